@@ -39,14 +39,14 @@ from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 
 ABORT_ON_CLOSE_S = 2.0
-"""How long closing a client, or leaving `transaction()` by an exception, waits for transactions to be aborted; what is
-not by then is aborted by the service, after the grace."""
+"""How long closing a client, or leaving `transaction()` by an exception, waits for aborts. The service aborts the rest
+after the grace."""
 
 ABORTED_AT_ONCE = 500
-"""Transactions of a client that closes: there may be hundreds of thousands, and the event loop is the application's."""
+"""Concurrent aborts of a closing client: it may have very many transactions, and must not block the event loop."""
 
 CALL_TIMEOUT_S = 10.0
-"""Of one request to one server; the call goes on elsewhere until its own time is up."""
+"""Timeout of one request to one server; the call tries other servers until its own deadline."""
 
 
 def connect(
@@ -64,11 +64,11 @@ def connect(
     """Open a client: `async with connect(url) as client`, or `client = await connect(url)`.
 
     `url` is `txn://host:port[,host:port...]`, any servers of the cluster; `timeout` in seconds bounds every call that
-    is given none of its own. `transport`, `clock` and `random` are ports for the simulation.
+    has none of its own. `transport`, `clock` and `random` are ports for the simulation.
 
-    With a `transaction_key` (free text without `&`) this client becomes its only holder: one that connected with it
-    before is fenced, its open transaction aborted at once, and whatever it does in transactions from then on fails with
-    `ExpiredTransaction`. Such a client has one transaction open at a time, and no named ones.
+    With a `transaction_key` (free text without `&`) this client becomes the key's only holder. It fences the previous
+    holder: the service aborts that client's open transaction at once, and its later calls in transactions fail with
+    `ExpiredTransaction`. A client with a key has one transaction open at a time, and no named ones.
     Raises `InvalidArgument`, `Timeout` if no server answers in time, `Unauthorized`.
     """
     if tls is not None:
@@ -97,7 +97,8 @@ def connect(
 
 
 class Client(Openers):
-    """Made by `connect`. Belongs to the event loop it was opened in; any number of tasks may use it."""
+    """A session with a cluster, made by `connect`. Belongs to the event loop that opened it; any number of tasks may
+    use it."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class Client(Openers):
         self._opened: dict[Closable, None] = {}
         self._closed = False
         self._all_closed = asyncio.Event()
-        """All that it had is closed."""
+        """Set when everything opened in the client is closed."""
 
     def _services(self) -> Services:
         return self
@@ -141,7 +142,7 @@ class Client(Openers):
         return self if self._coordinators.key is None else _Apart(self)
 
     async def _begin_apart(self, timeout_s: float) -> Transaction:
-        """One that is not its key's: for what goes on beside the application's own transaction."""
+        """Begin a transaction outside the client's key, to run beside the application's own."""
         await self._expect_open()
         return await self._coordinators.begin(timeout_s, self._session.deadline(), apart=True)
 
@@ -175,14 +176,14 @@ class Client(Openers):
         trim_undrained: bool | None = None,
         autoscale: str | dict[str, Any] | None = None,
     ) -> TopicLayout:
-        """Create a topic of so many segments; ok if it exists with the same shape. Raises `TopicExists` if with
+        """Create a topic of `segments` segments; ok if it exists with the same shape. Raises `TopicExists` if it has
         another.
 
-        Without a retention everything is kept. `retention_ms`: what is older may go; `retention_bytes`: of the whole
-        topic, whatever is beyond may go, oldest first. Whole ledgers go, never what an open transaction holds, nor what
-        a subscription has not drained, unless `trim_undrained`.
-        `autoscale`: segments are split and merged with the load; `"off"`, or a dict of thresholds, of which those that
-        are not named have their defaults (docs/client.md); None: the defaults.
+        Without a retention everything is kept. `retention_ms` lets older messages go; `retention_bytes` limits the
+        whole topic, oldest messages go first. Retention deletes whole ledgers, but none that an open transaction holds,
+        and none that a subscription has not drained unless `trim_undrained`.
+        `autoscale` splits and merges segments with the load: `"off"`, or a dict of thresholds, where those not named
+        keep their defaults (docs/client.md); None: the defaults.
         """
         await self._expect_open()
         topic = str(TopicName.parse(topic))
@@ -217,9 +218,9 @@ class Client(Openers):
         trim_undrained: bool | Unchanged | None = UNCHANGED,
         autoscale: str | dict[str, Any] | Unchanged | None = UNCHANGED,
     ) -> None:
-        """Change the policies that are named; None takes one away, so that nothing is trimmed by it any more.
+        """Change the policies that are named; None removes one, so it no longer trims anything.
 
-        What they mean: `create_topic`. Repeating it is harmless. Raises `InvalidArgument` naming the policy,
+        `create_topic` explains them. Repeating it is harmless. Raises `InvalidArgument` naming the policy,
         `TopicNotFound`, `Timeout`.
         """
         await self._expect_open()
@@ -233,11 +234,11 @@ class Client(Openers):
 
     async def split(self, segment: str, *, at: int | None = None) -> TopicLayout:
         """Seal an active segment (`segment://…`, as `describe_topic` names them) and let two children take its range,
-        the upper one from hash `at` on (default: the middle). Returns the layout, as this client knows it by then.
+        the upper one from hash `at` on (default: the middle). Returns the layout that this client then knows.
 
-        Producers go on in the children by themselves, transactions are neither asked nor waited for nor aborted.
-        Repeating it is harmless. Raises `TopicNotFound`, `InvalidArgument` for what the layout does not allow (a
-        segment that is sealed already, say), `NotAllowed` while another change of the segment is under way, `Timeout`.
+        Producers move to the children without a call; the split neither waits for transactions nor aborts them.
+        Repeating it is harmless. Raises `TopicNotFound`, `InvalidArgument` if the layout does not allow it (e.g. the
+        segment is sealed already), `NotAllowed` while another change of the segment is under way, `Timeout`.
         """
         await self._expect_open()
         return await topic_changes.split(self._session, segment, at)
@@ -250,19 +251,19 @@ class Client(Openers):
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with all its messages and subscriptions; returns once no record and no file of it is left.
 
-        Refused with `NotAllowed` while producers or consumers are connected, unless `force`: they are then told
-        `TopicNotFound`. Transactions that wrote or acked there go on, and end as if that part had never been. Once
-        accepted it goes on by itself, whatever this client does; a topic created again under the name is another.
+        Refused with `NotAllowed` while producers or consumers are connected, unless `force`: they then receive
+        `TopicNotFound`. Transactions that wrote or acked there go on, and end as if they had not. Once accepted, the
+        service completes it without this client; a topic created again under the name is a new one.
         Raises `TopicNotFound`, `NotAllowed`, `Timeout` (it may still be under way: repeat it to wait for its end).
         """
         await self._expect_open()
         await topic_changes.delete_topic(self._session, topic, force=force)
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
-        """Delete a subscription with what it has consumed; returns once no record of it is left.
+        """Delete a subscription with its cursors; returns once no record of it is left.
 
-        Refused with `NotAllowed` while consumers are connected, unless `force`: they are then told
-        `SubscriptionNotFound`. Acks pending in open transactions go with it; the transactions go on. Raises
+        Refused with `NotAllowed` while consumers are connected, unless `force`: they then receive
+        `SubscriptionNotFound`. Its pending acks in open transactions are dropped; the transactions go on. Raises
         `TopicNotFound`, `SubscriptionNotFound`, `NotAllowed`, `Timeout` (repeat it to wait for its end).
         """
         await self._expect_open()
@@ -276,7 +277,7 @@ class Client(Openers):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Have a subscription go on from `start`, with or without consumers; as `Consumer.seek`, which see.
+        """Move a subscription to `start`, with or without consumers; see `Consumer.seek`.
 
         Raises `TopicNotFound`, `SubscriptionNotFound`, `Timeout`.
         """
@@ -284,7 +285,7 @@ class Client(Openers):
         await seeking.seek(self._session, topics, subscription, start, self._session.deadline(timeout))
 
     async def describe_topic(self, topic: str) -> TopicLayout:
-        """The topic's segments as last heard of. Raises `TopicNotFound`."""
+        """The topic's segments as this client last heard of them. Raises `TopicNotFound`."""
         await self._expect_open()
         return await self._directory.layout(str(TopicName.parse(topic)), self._session.deadline())
 
@@ -294,13 +295,13 @@ class Client(Openers):
         return list(reply.names.names)
 
     async def snapshot(self, topics: str | Sequence[str], *, at_least: int = 0) -> Snapshot:
-        """Where all segments of these topics stand at one moment: whatever had been committed, whole, and nothing else.
+        """Take a snapshot of these topics at one moment: all committed transactions, whole, and nothing else.
 
-        It holds every transaction known to be committed before this call, this client's among them. To be read with
+        It holds every transaction known to be committed before this call, including this client's. Read it with
         `reader(topics, end=snapshot)`, as often as wanted. `at_least`: a revision of the metadata store, such as
-        another client's `txn.result.revision`; the snapshot is not from before it.
-        Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or `NotOwner` where a segment had no owner for so long,
-        or the store does not come to `at_least`.
+        another client's `txn.result.revision`; the snapshot is not older.
+        Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or `NotOwner` if a segment had no owner for that time,
+        or if the store does not reach `at_least`.
         """
         await self._expect_open()
         check_at_least(at_least)
@@ -310,13 +311,13 @@ class Client(Openers):
 
     @property
     def transaction_key(self) -> str | None:
-        """As it was given to `connect`."""
+        """The key given to `connect`."""
         return None if self._coordinators.key is None else self._coordinators.key.key
 
     @property
     def key_epoch(self) -> int | None:
-        """Which holder of its transaction key this client is, counted from 0: a newer one has a higher epoch, and has
-        fenced this one. None without a key."""
+        """The epoch of this client as holder of its transaction key, from 0: a holder with a higher epoch has fenced
+        it. None without a key."""
         return None if self._coordinators.key is None else self._coordinators.key.epoch
 
     async def begin(
@@ -329,24 +330,25 @@ class Client(Openers):
         attempt: bytes | None = None,
         writer_id: int | None = None,
     ) -> Transaction:
-        """Begin a transaction; one that is open for longer than `timeout` seconds is aborted by the service.
+        """Begin a transaction; the service aborts one that is open for longer than `timeout` seconds.
 
-        With a `name` everybody who begins that name joins the same transaction, each as a writer of its own (`.joined`
-        tells who was not the first, whose `timeout` counts). It belongs to no client: it ends when somebody commits or
-        aborts it, or at its deadline. Once it has committed, `.state`, `.writers`, `.note` and `commit()` tell how;
-        after an abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42".
+        With a `name`, every client that begins that name joins the same transaction, each as a writer of its own. The
+        first begin sets the `timeout`; `.joined` is true for later ones. It belongs to no client: it ends when any
+        client commits or aborts it, or at its deadline. Once it has committed, `.state`, `.writers`, `.note` and
+        `commit()` give its result; after an abort the name starts afresh. Names are free text of up to 512 bytes, e.g.
+        "job-7/42".
 
-        How it ended is known for `keep` after its end, a minute to 100 years; by default for 30 days. With
-        `keep_newest` it is known for ever while it is the newest commit of its prefix (up to the last "/"): for jobs
-        that number their steps, `job-7/42`, and find the last one they did, however late. Both are as the begin that
-        made it asked for; whoever begins a name that is known no more does its work again.
+        The service keeps the outcome for `keep` after the end, a minute to 100 years; by default 30 days. With
+        `keep_newest` it keeps the newest commit of a prefix (up to the last "/") for ever: a job that numbers its
+        steps, `job-7/42`, finds its last one at any later time. The begin that created the transaction sets both; a
+        begin of a name whose outcome is no longer kept does the work again.
 
-        Two arguments for programs of many processes, of a named transaction alone. `attempt`, 1 to 32 bytes: all that
-        begin the name with the same one count as one begin, so `.joined` tells of other programs only. `writer_id`: as
-        which writer; the caller must never give one out twice. Ids that follow each other make large commits small.
+        Two arguments serve programs of many processes, for named transactions only. `attempt`, 1 to 32 bytes: begins of
+        the name with the same attempt count as one, so `.joined` tells of other programs only. `writer_id`: the writer
+        to join as; the caller must never give one out twice. Consecutive ids make large commits small.
 
         A client with a transaction key has one at a time: `InvalidTxnState` while another is open, `ExpiredTransaction`
-        once a newer client holds the key. Raises `StoreFull`, `Timeout` or what else made it impossible within the
+        once a newer client holds the key. Raises `StoreFull`, `Timeout` or the error that prevented it within the
         client's timeout.
         """
         await self._expect_open()
@@ -367,10 +369,10 @@ class Client(Openers):
         return await self._coordinators.begin(timeout, self._session.deadline())
 
     async def attach(self, txn_id: TxnId | str, *, name: str) -> Transaction:
-        """The named transaction of which somebody has told id and name, to end exactly that one.
+        """Attach to the named transaction with this id and name, to end exactly that one.
 
-        Whoever collects the results of others commits what *they* have joined: beginning the name once more could begin
-        a fresh one, had theirs been aborted meanwhile. Raises `Timeout` where no coordinator can be reached."""
+        A program that collects the results of others commits what *they* have joined: a begin of the name could create
+        a new transaction if theirs was aborted meanwhile. Raises `Timeout` if no coordinator can be reached."""
         await self._expect_open()
         return await self._coordinators.attach(_txn_id(txn_id), name, self._session.deadline())
 
@@ -378,7 +380,7 @@ class Client(Openers):
     async def transaction(self, *, timeout: float = 60.0, name: str | None = None) -> AsyncIterator[Transaction]:
         """`async with client.transaction() as txn`: commit on success, abort on an exception, which is raised again.
 
-        Not for a named one, which leaving the block would end for everybody in it: that raises `InvalidArgument`."""
+        A `name` raises `InvalidArgument`: leaving the block would end the named transaction for all its writers."""
         if name is not None:
             raise InvalidArgument(
                 f"the transaction {name!r} is everybody's who joins it, and leaving a block would end it for all: use "
@@ -391,15 +393,14 @@ class Client(Openers):
             except BaseException as error:
                 await self._abort_because(txn, error)
                 raise
-            # Ended by hand inside the block: that counts. An abort of something half committed is for its caller to see
+            # If the block ended the transaction, that stands. The caller of an abort sees its failure.
             if not txn.aborting:
                 await txn.commit()
         finally:
-            txn.settle_later()  # whatever is not decided: nobody else will ask
+            txn.settle_later()  # if undecided: no other call settles it
 
     async def _abort_because(self, txn: Transaction, error: BaseException) -> None:
-        """Abort, for a moment only; what cannot be aborted now is a note on `error`, and is aborted in the
-        background."""
+        """Try to abort for a short time. A failure adds a note to `error`, and the abort goes on in the background."""
         try:
             await txn.abort(timeout=min(ABORT_ON_CLOSE_S, self._session.timeout_s))
         except ExpiredTransaction as expired:
@@ -423,7 +424,7 @@ class Client(Openers):
         return {txn_id: answer["outcomes"][str(txn_id)] for txn_id in ids}
 
     async def admin(self, what: str, **args: Any) -> dict[str, Any]:
-        """One administrator's question, e.g. `admin("transactions.list", state="OPEN")`, to a server that answers
+        """Send an administrator's request, e.g. `admin("transactions.list", state="OPEN")`, to a server that answers
         it."""
         request = pb.AdminRequest(what=what, args_json=json.dumps({"v": 1, **args}))
         reply = await self._call_any(pb.Command(admin_request=request), what, role="admin")
@@ -465,11 +466,11 @@ class Client(Openers):
     # ---- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close what was opened in it, abort its open transactions, end its connections. Bounded, idempotent. Raises
-        the first failure of a send that nobody has been told of; everything is closed all the same."""
+        """Close everything opened in it, abort its open transactions, end its connections. Bounded, idempotent. Raises
+        the first failure of a send that no caller has received; everything is closed all the same."""
         if self._closed:
             if self._session.is_here:
-                await self._all_closed.wait()  # whoever closes again may end the loop behind it
+                await self._all_closed.wait()  # the second caller may end the loop afterwards
             return
         self._session.expect_here()
         self._closed = True
@@ -477,7 +478,7 @@ class Client(Openers):
             closed = await asyncio.gather(*(thing.close() for thing in list(self._opened)), return_exceptions=True)
             await asyncio.gather(self._abort_open(), self._coordinators.settling.finish(ABORT_ON_CLOSE_S))
         finally:
-            # ▲ C5: in a task of its own: whoever cancels this a second time would leave connections behind.
+            # ▲ C5: a task of its own: a second cancellation would otherwise leave connections open.
             await asyncio.shield(self._session.loop.create_task(self._end(), name="closing a client"))
         for failure in closed:
             if failure is not None:
@@ -493,7 +494,7 @@ class Client(Openers):
             self._all_closed.set()
 
     async def _abort_open(self) -> None:
-        """Abort what is open, so many at once; what its time is not enough for is left to the service."""
+        """Abort open transactions, `ABORTED_AT_ONCE` at a time; the service aborts those left when the time is up."""
         deadline = Deadline(self._session.clock, ABORT_ON_CLOSE_S)
         still_open = self._coordinators.open_transactions
         left = iter(still_open)
@@ -507,7 +508,7 @@ class Client(Openers):
         await asyncio.gather(*(abort_some() for _ in range(min(ABORTED_AT_ONCE, len(still_open)))))
 
     async def _abort_quietly(self, txn: Transaction, deadline: Deadline) -> None:
-        # One whose commit is under way is left to that commit: it is not ours to turn round.
+        # A transaction that is committing is left alone: its commit decides.
         if txn.state == "OPEN":
             try:
                 await txn.abort(timeout=deadline.remaining())
@@ -524,8 +525,8 @@ class Client(Openers):
 
 
 class _Apart:
-    """A client with a transaction key, as the moving of dead letters takes it: that is right whoever holds the key, and
-    must not keep the application from beginning its one transaction."""
+    """A client with a transaction key, for moving dead letters: moves use transactions outside the key, so they work
+    whoever holds the key and do not block the application's one transaction."""
 
     transaction_key = None
 

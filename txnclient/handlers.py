@@ -1,4 +1,4 @@
-"""What a user's handler is given and gives back, and how it becomes sends in a transaction."""
+"""Runs a user's handler on messages and sends its outputs in a transaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txnwire.entry import OutgoingMessage
 from txnwire.errors import CallerError, InvalidArgument, InvalidTxnState, NotAllowed, TxnError
 
 ABORT_TIMEOUT_S = 2.0
-"""How long to wait for an abort; what is not aborted by then is aborted in the background."""
+"""How long to wait for an abort before it goes on in the background."""
 
 _log = logging.getLogger("txnclient")
 
@@ -32,8 +32,8 @@ BatchHandler = Callable[[Sequence[Message[V]], Transaction], Awaitable[None] | N
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One message to produce. `to`: which of several producers; without a `key` of its own it has the key of the
-    message it was made from, `key=None` means none."""
+    """One message to produce. `to`: which of several producers. Without a `key` it takes the key of the message it was
+    made from; `key=None` means none."""
 
     value: Any
     key: str | bytes | EllipsisType | None = ...
@@ -43,12 +43,12 @@ class Output:
 
 
 Prepared = tuple[Producer[Any], OutgoingMessage, int]
-"""One message to be sent, its size, and by whom."""
+"""A producer, the message it sends, and the message's size."""
 
 
 @dataclass(slots=True)
 class Handled:
-    """What a handler has made of one message, or has raised."""
+    """A handler's outputs for one message, or the error it raised."""
 
     message: Message[Any]
     outputs: list[Output] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Handled:
 
 
 class HandlerFailed(Exception):
-    """Carries what a handler has raised."""
+    """Carries an error that a handler raised."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -65,7 +65,7 @@ class HandlerFailed(Exception):
 
 
 async def handle(handler: Handler[V], message: Message[V]) -> Handled:
-    """Nothing of what a handler gives is sent before it has given all."""
+    """Run the handler to its end; its outputs are sent only after that."""
     try:
         given = handler(message)
         if inspect.isawaitable(given):
@@ -75,13 +75,13 @@ async def handle(handler: Handler[V], message: Message[V]) -> Handled:
         return Handled(message, outputs_of(given, message))
     except asyncio.CancelledError as error:
         return Handled(message, error=cancelled_within(error))
-    except Exception as error:  # noqa: BLE001 - a user's code; judged by the loop
+    except Exception as error:  # noqa: BLE001 - the user's code; the loop decides
         return Handled(message, error=error)
 
 
 def cancelled_within(error: asyncio.CancelledError) -> RuntimeError:
-    """The failure of a handler that awaited something which was cancelled. ▲ Raises `error` itself where it is the loop
-    that is cancelled: it would go on for ever."""
+    """The failure of a handler that awaited something cancelled. ▲ Raises `error` itself if the processing loop is
+    cancelled: it would never stop otherwise."""
     task = asyncio.current_task()
     if task is None or task.cancelling():
         raise error
@@ -91,15 +91,15 @@ def cancelled_within(error: asyncio.CancelledError) -> RuntimeError:
 
 
 def handle_plainly(handler: Handler[V], message: Message[V]) -> Handled:
-    """The same for a handler that does not await."""
+    """As `handle`, for a handler that does not await."""
     try:
         return Handled(message, outputs_of(handler(message), message))
-    except Exception as error:  # noqa: BLE001 - a user's code; judged by the loop
+    except Exception as error:  # noqa: BLE001 - the user's code; the loop decides
         return Handled(message, error=error)
 
 
 def outputs_of(given: object, message: Message[Any]) -> list[Output]:
-    """What a handler gave back of `message`, with keys and event times."""
+    """The outputs that a handler returned for `message`, with keys and event times."""
     if given is None:
         return []
     several: Iterable[object] = given if isinstance(given, (list, tuple, GeneratorType)) else (given,)
@@ -133,7 +133,7 @@ def producers_by_name(producers: Producers) -> dict[str | None, Producer[Any]]:
 
 
 class MessageWork:
-    """A handler of single messages, and where its outputs go."""
+    """Runs a handler of single messages and sends its outputs."""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class MessageWork:
                 step.outputs += 1
 
     def _prepare(self, one: Handled) -> None:
-        """▲ What cannot be sent of it is found before anything is: it is this message's failure, and not that of those
-        it shares a batch with."""
+        """▲ Check all outputs before sending any: an output that cannot be sent fails this message, not the others of
+        its batch."""
         producers = [self._producer_of(output) for output in one.outputs]
         try:
             for producer, output in zip(producers, one.outputs, strict=True):
@@ -186,13 +186,13 @@ class MessageWork:
 
 
 def _looked_at(stored: asyncio.Future[Any]) -> None:
-    """Its failure is the transaction's."""
+    """Retrieve its failure, which the transaction reports."""
     if not stored.cancelled():
         stored.exception()
 
 
 class BatchWork:
-    """A handler of whole batches, which sends for itself."""
+    """Runs a handler of whole batches, which sends its own outputs."""
 
     def __init__(self, handle: Callable[[Sequence[Message[Any]], Transaction], Awaitable[None]]) -> None:
         self._handle = handle
@@ -217,7 +217,7 @@ class BatchWork:
 
 
 def passes(error: BaseException) -> bool:
-    """Whether a transaction that failed by it is worth another try with the same messages."""
+    """Whether to retry the same messages after a transaction failed with this error."""
     if not isinstance(error, TxnError) or error.fatal:
         return False
     return error.retriable or error.requires_abort or isinstance(error, (InvalidTxnState, NotAllowed))
@@ -227,8 +227,8 @@ def passes(error: BaseException) -> bool:
 
 
 class PrefetchedTransaction:
-    """The next batch's transaction, begun while this one's is at work: only while there is a next batch, and where the
-    client may have two open."""
+    """Begins the next batch's transaction while the current one is in use, if there is a next batch and the client may
+    have two open."""
 
     def __init__(self, consumer: Consumer[Any], timeout_s: float, tasks: OwnedTasks) -> None:
         self._consumer = consumer
@@ -245,10 +245,10 @@ class PrefetchedTransaction:
         try:
             self._begun = await self._consumer.services.begin(timeout=self._timeout_s)
         except TxnError as error:
-            _log.debug("beginning ahead: %s", error)  # `take` begins, and says what keeps it from that
+            _log.debug("beginning ahead: %s", error)  # `take` begins again, and raises the error
 
     async def take(self) -> Transaction:
-        """Raises what `begin` does. One that has stood for half its time is left, or it would be too short for work."""
+        """The transaction begun ahead, or a new one if half of its time has passed. Raises what `begin` does."""
         if self._beginning is not None:
             await asyncio.wait((self._beginning,))
             begun = self._begun
@@ -259,7 +259,7 @@ class PrefetchedTransaction:
         return await self._consumer.services.begin(timeout=self._timeout_s)
 
     async def drop(self) -> None:
-        """Abort it; if that takes long, in the background."""
+        """Abort it, in the background if that takes long."""
         if self._beginning is None:
             return
         await asyncio.wait((self._beginning,))
@@ -273,14 +273,14 @@ class PrefetchedTransaction:
                 begun.settle_later()
 
     def settle_later(self) -> None:
-        """The loop is cancelled: as `drop`, in the background."""
+        """As `drop`, in the background, because the loop is cancelled."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.settle_later()
 
 
 class HandlerStep:
-    """One batch and its transaction."""
+    """Handles one batch in its transaction, and commits or aborts it."""
 
     def __init__(
         self, consumer: Consumer[Any], messages: list[Message[Any]], begun_ahead: PrefetchedTransaction
@@ -318,7 +318,7 @@ class HandlerStep:
         return [message for message in self.messages if id(message) not in refused]
 
     async def commit(self) -> None:
-        """Until the outcome is known, or the transaction is surely over by its timeout."""
+        """Commit, and retry until the outcome is known or the transaction has certainly timed out."""
         txn, session = self.begun, self._consumer.session
         backoff = Backoff(session.random)
         while True:
@@ -334,10 +334,10 @@ class HandlerStep:
             await asyncio.sleep(backoff.next_s())
 
     async def abort(self, error: BaseException) -> None:
-        """Because of `error`. `done` if it turns out to have committed.
+        """Abort because of `error`; sets `done` if the transaction has in fact committed.
 
-        ▲ Of a stream it is asked for until it is definite, or the transaction is surely over by its timeout: while it
-        is open, what it has acked is not delivered, and whatever is handled meanwhile would come before that."""
+        ▲ For a stream, repeat until the outcome is definite or the transaction has certainly timed out: while it is
+        open, its acked messages are not redelivered, and messages behind them would be handled first."""
         txn, self._txn = self._txn, None
         if txn is None or self.done:
             return
@@ -347,7 +347,7 @@ class HandlerStep:
             txn.settle_later()
 
     def settle_later(self) -> None:
-        """Nobody goes on with it: see `Transaction.settle_later`."""
+        """Settle the transaction in the background: see `Transaction.settle_later`."""
         if self._txn is not None:
             self._txn.settle_later()
 

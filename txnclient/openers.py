@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class Openers:
-    """Base of `Client`."""
+    """Opens producers, consumers, readers and watches; base of `Client`."""
 
     _session: Session
     _cuts: SharedCuts
@@ -41,11 +41,11 @@ class Openers:
     _closed: bool
 
     def _services(self) -> Services:
-        """What the loops take of the client."""
+        """The client as the processing loops use it."""
         raise NotImplementedError
 
     def _moving(self) -> Services:
-        """What moving dead letters takes of the client."""
+        """The client as the moving of dead letters uses it."""
         raise NotImplementedError
 
     def _keep(self, thing: T) -> T:
@@ -56,13 +56,13 @@ class Openers:
         self._opened.pop(thing, None)
 
     def _check_open(self) -> None:
-        """Raises `InvalidArgument` where the client is closed, or belongs to another event loop."""
+        """Raises `InvalidArgument` if the client is closed or belongs to another event loop."""
         self._session.expect_here()
         if self._closed:
             raise for_good(InvalidArgument("this client is closed"))
 
     async def _expect_open(self) -> None:
-        """The same. ▲ C6: whoever calls on although told does not stop the loop."""
+        """As `_check_open`. ▲ C6: a caller that ignores the error and calls again must not block the event loop."""
         try:
             self._check_open()
         except InvalidArgument:
@@ -105,9 +105,9 @@ class Openers:
     ) -> Opening[Producer[Any]]:
         """`await` it, or `async with` it.
 
-        Of one `name` one producer is live at a time, a second one fences the first; None: a random name. `linger_ms`:
-        how long messages may gather while earlier ones are under way. `compression`: "zstd" (of `compression_level` 1
-        to 9), "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
+        One producer is live per `name`: a second one fences the first; None: a random name. `linger_ms`: how long
+        messages may gather while earlier ones are under way. `compression`: "zstd" (with `compression_level` 1 to 9),
+        "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
         `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`. Raises `TopicNotFound`,
         `InvalidArgument`.
         """
@@ -121,7 +121,7 @@ class Openers:
                 self._registrations.leave(registration)
 
             try:
-                self._check_open()  # ▲ closed meanwhile: what it would send now, nobody would wait for or fail
+                self._check_open()  # ▲ closed meanwhile: no close would wait for its sends or fail them
                 return self._keep(
                     Producer(
                         self._session,
@@ -196,14 +196,14 @@ class Openers:
         dead_letter_topic: str | None = None,
         redelivery_delay: float = 1.0,
     ) -> Opening[Consumer[Any]]:
-        """`await` it, or `async with` it. `start` counts where the subscription does not exist yet.
+        """`await` it, or `async with` it. `start` applies only if the subscription does not exist yet.
 
-        `type`: of a "stream" each segment is with one consumer at a time, in order per key; of a "queue" every consumer
-        gets messages of all segments. Of one `name` one stream consumer is live at a time; None: a random name.
-        `prefetch` messages, or about `prefetch_bytes`, are kept in the buffer, over all segments.
+        `type`: in a "stream" one consumer at a time reads each segment, in order per key; in a "queue" every consumer
+        gets messages of all segments. One stream consumer is live per `name`; None: a random name.
+        The buffer keeps `prefetch` messages, or about `prefetch_bytes`, over all segments.
 
-        For queues: `redelivery_delay`, in seconds, of `nack`. What has been delivered again `max_redeliveries` times
-        (None: no limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, made if it is missing).
+        For queues: `redelivery_delay`, in seconds, of `nack`. A message redelivered `max_redeliveries` times (None: no
+        limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, created if it is missing).
 
         `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`; see `message.value`.
         Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed` (e.g. the subscription is of the other type), `Timeout`.
@@ -275,18 +275,17 @@ class Openers:
         prefetch: int = 1000,
         prefetch_bytes: int = 64 * 1024 * 1024,
     ) -> Opening[Reader[Any]]:
-        """`await` it, or `async with` it. With `end="latest"` it takes a snapshot when it is opened, which is
-        `reader.snapshot`, and ends by itself behind what was committed at that; with isolation "read_uncommitted",
-        behind what is stored.
+        """`await` it, or `async with` it. With `end="latest"` it takes a snapshot when opened (`reader.snapshot`) and
+        ends after what was committed at that snapshot; with isolation "read_uncommitted", after what is stored.
 
-        With a `Snapshot` as end it reads exactly what was committed at that; from one `Snapshot` to a later one, what
-        was committed between them, so that both reads together are the read to the later one. From a snapshot
+        With a `Snapshot` as end it reads exactly what was committed at it. From one `Snapshot` to a later one it reads
+        what was committed between them: both reads together equal one read to the later snapshot. From a snapshot
         without an end it follows what has been committed since.
 
-        `at_least`, of a reader with an end: a revision of the metadata store, such as another client's
-        `txn.result.revision`; whatever was committed by then is read.
+        `at_least`, for a reader with an end: a revision of the metadata store, such as another client's
+        `txn.result.revision`; the reader reads everything committed by then.
 
-        A MessageId as start begins at that message in its segment, and at the earliest of the others.
+        A MessageId as start begins at that message in its segment, and at the earliest message of other segments.
         Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
         """
 
@@ -318,12 +317,12 @@ class Openers:
     def watch(
         self, snapshot: Snapshot, *, isolation: str = "read_committed", timeout: float | None = None
     ) -> Opening[Watch]:
-        """`await` it, or `async with` it: `wait` on it to hear that the next snapshot of these topics may hold more
-        than this one. Nothing is asked meanwhile: brokers tell of it.
+        """`await` it, or `async with` it: its `wait` returns when the next snapshot of these topics may hold more
+        than this one. Brokers push the news; the client does not poll.
 
-        It wakes for messages, also of transactions that are open; for the end of those that are pending in the
-        snapshot, unless isolation is "read_uncommitted"; where a segment is split, merged or trimmed away, and where a
-        topic is deleted. `timeout`: as `Watch.move` has it. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        It wakes for new messages, also of open transactions; for the end of transactions pending in the snapshot,
+        unless isolation is "read_uncommitted"; when a segment is split, merged or trimmed away, and when a topic is
+        deleted. `timeout`: as in `Watch.move`. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
         """
 
         async def open_watch() -> Watch:
@@ -353,16 +352,16 @@ class Openers:
         trimmed: str = "fail",
         timeout: float | None = None,
     ) -> AsyncGenerator[list[WholeEntry], None]:
-        """The entries of (after, end] of one segment, by its path, in order, a list of some at a time; none is ever
-        empty. It goes on where a new owner takes over; `aclose` it (or let go of it) to leave early.
+        """Yield the entries of (after, end] of one segment, by its path, in order, in lists that are never empty.
+        It continues with a new owner; `aclose` it (or drop it) to leave early.
 
-        With a `span` only what lies between its snapshots; with isolation "read_uncommitted" everything, what was
-        aborted too. Without either it waits at what is undecided. A large value sent in pieces belongs to the range
-        that holds all of its pieces: do not cut one in two.
+        With a `span` it yields only entries between its snapshots; with isolation "read_uncommitted" all entries, also
+        aborted ones. Without either it waits at undecided entries. A range must hold all pieces of a large value or
+        none: do not cut one in two.
 
-        `trimmed`: what to do where retention has taken something of the range: "fail" with `DataTrimmed`, or "skip" it.
-        From `EARLIEST` on in a span that has no start, what is kept is read, as by a `Reader`.
-        About `prefetch_bytes` are kept here. `timeout`: how long to wait for the next entry (None: the client's).
+        `trimmed`: what to do if retention has deleted part of the range: "fail" with `DataTrimmed`, or "skip" it.
+        From `EARLIEST` on in a span without a start it reads what is kept, as a `Reader` does.
+        The buffer keeps about `prefetch_bytes`. `timeout`: how long to wait for the next entry (None: the client's).
         Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
         """
         self._check_open()
@@ -391,13 +390,12 @@ class Openers:
         page_entries: int | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[EntryHead], None]:
-        """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
-        time, without their messages: also of open transactions, and of aborted ones, as far as they are kept.
+        """Yield the heads of all entries in (after, end] of one segment, by its path, in order, in pages of some
+        thousands. It includes entries of open transactions, and of aborted ones that are still kept.
 
-        It ends at what is stored now where that is before `end`. What was decided up to `min_revision` shows in
-        `aborted`. `page_entries`: of a page, at most; the broker reads whole entries for them. `trimmed`, `timeout` (of
-        one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`,
-        `InvalidArgument`.
+        It ends at the last stored entry if that is before `end`. `aborted` reflects decisions up to `min_revision`.
+        `page_entries`: most entries of a page; the broker reads whole entries for them. `trimmed`, `timeout` (of one
+        page): as in `read_entries`. Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
         """
         self._check_open()
         return entries.scan_entries(
@@ -412,12 +410,12 @@ class Openers:
         )
 
     async def positions_before(self, topics: str | Sequence[str], time: int | datetime) -> dict[str, Position | None]:
-        """Where a start by a time begins: of each segment, by its path, the position behind which that is. Everything
-        published at `time` (ms since the Unix epoch, or an aware datetime) or later lies behind it, as far as it is
-        kept. None: the owner of the segment is of an older version, or all of it is gone.
+        """For each segment, by its path, the position after which a start by time begins. Every kept message published
+        at `time` (ms since the Unix epoch, or an aware datetime) or later lies after it. None: the segment's owner has
+        an older version, or the whole segment is gone.
 
-        Publish times are the producers' and come in no order: behind it may be older messages, too. Raises
-        `TopicNotFound`, `Timeout`, `InvalidArgument`.
+        Producers set publish times, in no order: older messages may lie after it, too. Raises `TopicNotFound`,
+        `Timeout`, `InvalidArgument`.
         """
         await self._expect_open()
         if isinstance(time, str) or not (timestamp_ms := start_to_wire(time).timestamp_ms):

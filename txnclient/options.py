@@ -1,4 +1,4 @@
-"""What producers, consumers and readers are opened with besides their topics and serializer, as types.
+"""Types of the options of producers, consumers and readers, except topics and serializer.
 
 The calls in `client.py` name every option with its default; a test holds the two together.
 """

@@ -2,8 +2,8 @@
 
     gather a batch → handler → sends and acks in one transaction → commit, while the next batch is being handled
 
-▲ Of a stream the commits are made in order, and after one that failed none that follows it: its messages are delivered
-again, and what was handled behind them is handled again behind them.
+▲ For a stream, transactions commit in order, and after a failed one no later one commits: its messages are delivered
+again, and the messages behind them are handled again after them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = logging.getLogger("txnclient")
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatistics:
-    """What was done, all of it committed."""
+    """Counts of a run; all of it is committed."""
 
     messages: int
     outputs: int
@@ -51,12 +51,12 @@ class ProcessStatistics:
     again: int
     """How often a transaction failed and its messages were handled again."""
     nacked: int
-    """Messages of a queue that the handler has refused by an exception."""
+    """Messages of a queue for which the handler raised an exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one run; for what they mean see `process`."""
+    """Limits of one run; `process` explains them."""
 
     batch_messages: int
     batch_bytes: int
@@ -90,20 +90,20 @@ async def process(
     idle_timeout: float | None = None,
     patience: float = 120.0,
 ) -> ProcessStatistics:
-    """Give every message to `handler`, produce what it gives back and ack the message, in one transaction.
+    """Give every message to `handler`, produce the outputs and ack the message, in one transaction.
 
-    `handler(message)`, plain or `async`, gives back None (nothing), a value, an `Output`, or a list, tuple or generator
-    of these. `producers`: one, or several by name, for `Output(to=name)`. A message may be handled more than once; what
-    was produced of it and its ack count exactly once. A plain handler runs in the event loop: keep it short.
+    `handler(message)`, plain or `async`, returns None (nothing), a value, an `Output`, or a list, tuple or generator
+    of these. `producers`: one, or several by name, for `Output(to=name)`. A message may be handled more than once; its
+    outputs and its ack count exactly once. A plain handler runs in the event loop: keep it short.
 
-    A batch is what is there, up to `batch_messages` or about `batch_bytes`; only while commits are under way, of which
-    there are `commits_under_way` at most, does it gather for `linger_ms`. It ends when `stop` is set, behind
-    `max_messages`, or when nothing has come for `idle_timeout` seconds; otherwise never.
+    A batch takes the messages that are there, up to `batch_messages` or about `batch_bytes`. It gathers for `linger_ms`
+    only while commits are under way, of which there are `commits_under_way` at most. The loop ends when `stop` is set,
+    after `max_messages`, or when nothing has come for `idle_timeout` seconds; otherwise never.
 
-    When a transaction fails by what passes (a conflict, a broker that is gone, a segment that was assigned elsewhere)
-    its messages are handled again, unless nothing was committed for `patience` seconds: then that error is raised. An
-    exception of the handler ends the loop and is raised, for a stream; of a queue the message is nacked (and goes to
-    the dead letters in the end), and the others of its batch go on. Whatever is raised, nothing half done remains.
+    After a transient failure (a conflict, a lost broker, a segment assigned elsewhere) the messages are handled again;
+    if nothing was committed for `patience` seconds, the error is raised. If the handler raises, a stream's loop ends
+    and raises that error; a queue's loop nacks the message (which finally becomes a dead letter) and goes on with the
+    others of its batch. Whatever is raised, nothing remains half done.
     """
     chosen = producers_by_name(producers)
 
@@ -143,9 +143,9 @@ async def process_batches(
     idle_timeout: float | None = None,
     patience: float = 120.0,
 ) -> ProcessStatistics:
-    """As `process`, with `handler(messages, txn)`, plain or `async`, that sends in the transaction itself, whatever and
-    wherever it likes; the messages are acked for it. Of a queue a batch whose handler raises is handled again one
-    message at a time, to find out which of them to nack."""
+    """As `process`, with `handler(messages, txn)`, plain or `async`, which sends in the transaction itself, to any
+    topic; the loop acks the messages. For a queue, a batch whose handler raises is handled again one message at a time,
+    to find the ones to nack."""
 
     async def work(messages: Sequence[Message[V]], txn: Transaction) -> None:
         done = handler(messages, txn)
@@ -221,7 +221,7 @@ class Processing:
     _idle = False
 
     async def _gather(self) -> list[Message[Any]]:
-        """The next batch; empty when there is none to wait for: what is under way is to be awaited."""
+        """The next batch; empty if the caller should await the commits under way instead."""
         limits = self._limits
         room = limits.batch_messages
         if limits.max_messages is not None:
@@ -229,7 +229,7 @@ class Processing:
             room = min(room, limits.max_messages - self._messages - self._nacked - pending)
         if room <= 0 or self._stopped():
             return []
-        # What is under way is looked after as soon as nothing else comes.
+        # With commits under way, wait only briefly, then look at them.
         wait_s = limits.linger_ms / 1000 if self._under_way else limits.idle_timeout
         messages = await self._receive(room, wait_s)
         if not messages:
@@ -251,7 +251,7 @@ class Processing:
         return messages
 
     async def _receive(self, at_most: int, wait_s: float | None) -> list[Message[Any]]:
-        """Of about `batch_bytes`; empty when the time is up (None: never) or the loop is to stop."""
+        """Receive about `batch_bytes`; empty when the time is up (None: never) or the loop is to stop."""
         receive = self._consumer.receive_batch(at_most, self._limits.batch_bytes, wait_s)
         if self._limits.stop is None:
             return await receive
@@ -283,7 +283,7 @@ class Processing:
                 raise
 
     async def _start(self, messages: list[Message[Any]]) -> None:
-        """Handle them, and leave their commit to a task of its own. Raises what kept them from being handled."""
+        """Handle the messages, then commit in a separate task. Raises the error that prevented the handling."""
         step = HandlerStep(self._consumer, messages, self._begun_ahead)
         try:
             while self._one_at_a_time and self._under_way:
@@ -307,7 +307,7 @@ class Processing:
         self._under_way.append((step, task))
 
     async def _refuse(self, step: HandlerStep) -> None:
-        """Of a queue: nack what the handler has refused. Of a stream, and for what passes: raise it."""
+        """Queue: nack the messages that the handler refused. Stream, or a transient error: raise it."""
         for message, error in step.refused:
             if self._ordered or passes(error):
                 raise error
@@ -318,9 +318,9 @@ class Processing:
             self._progressed()
 
     async def _commit(self, step: HandlerStep, before: tuple[HandlerStep, asyncio.Task[None]] | None) -> None:
-        """Never raises: `step.done`, or `step.error`."""
+        """Sets `step.done` or `step.error`; never raises."""
         try:
-            await step.begun.flush()  # on its way at once, whoever has to commit first
+            await step.begun.flush()  # send at once, before earlier commits are done
             if before is not None:
                 await asyncio.wait((before[1],))
                 if not before[0].done:
@@ -330,12 +330,12 @@ class Processing:
             step.error = error
             await step.abort(error)
         finally:
-            step.settle_later()  # where the loop is cancelled
+            step.settle_later()  # if the loop is cancelled
 
     # ---- the ends of transactions -----------------------------------------------------------------------------------
 
     def _settle_done(self) -> None:
-        """Look at commits that are over. Raises the first one's error."""
+        """Count the commits that have ended. Raises the first error."""
         while self._under_way and self._under_way[0][1].done():
             self._settle(self._under_way.popleft()[0])
 
@@ -362,7 +362,7 @@ class Processing:
             await self._settle_first()
 
     async def _start_over(self, error: TxnError) -> None:
-        """After a transaction has failed: wait for the others, and have delivered again what was not committed."""
+        """After a failed transaction: wait for the others, then request redelivery of uncommitted messages."""
         while self._under_way:
             try:
                 await self._settle_first()
@@ -383,21 +383,21 @@ class Processing:
             stopping.cancel()
 
     async def _give_back(self, messages: Sequence[Message[Any]]) -> None:
-        """Of a queue, what was not acked in the transaction that failed; the rest comes back with its abort."""
+        """Nack a queue's messages that the failed transaction did not ack; its abort brings back the others."""
         try:
             await self._consumer.nack(messages, delay=0)
         except TxnError as error:
             _log.debug("giving messages back: %s", error)
 
     async def _close(self, finished: bool) -> None:
-        """Commits under way are waited for, as long as a call may take; then they are the service's to settle. What was
-        not committed is delivered again, to whoever receives next."""
+        """Wait for commits under way, at most one call timeout; the service settles the rest. Uncommitted messages are
+        delivered again, to the next receiver."""
         tasks = [task for _, task in self._under_way]
         try:
             if tasks:
                 await asyncio.wait(tasks, timeout=self._session.timeout_s)
             await self._begun_ahead.drop()
-        finally:  # also where whoever has cancelled it does so again
+        finally:  # also if it is cancelled a second time
             self._begun_ahead.settle_later()
             await self._tasks.close()
             if not finished:

@@ -1,6 +1,6 @@
-"""From an application's values to bytes and back: what producers, consumers and readers are opened with.
+"""Serializers of producers, consumers and readers: an application's values to bytes and back.
 
-Without one a value is bytes. Bytes are what is stored: nothing in an entry says how they were made.
+Without a serializer a value is bytes. Only bytes are stored: an entry does not name its serializer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Serializer(Protocol[T]):
-    """Any object with these two; both may raise whatever suits them."""
+    """Any object with these two methods; both may raise any error."""
 
     def encode(self, value: T, /) -> bytes: ...
     def decode(self, data: bytes, /) -> T: ...
@@ -89,7 +89,7 @@ def serializer_of(argument: SerializerArgument[Any] | None) -> Serializer[Any] |
 
 
 def encode(serializer: Serializer[Any], value: object) -> bytes:
-    """Raises `InvalidArgument` quoting what the serializer raised, or saying that it gave no bytes."""
+    """Raises `InvalidArgument` that quotes the serializer's error, or says that it returned no bytes."""
     try:
         data = serializer.encode(value)
     except TxnError:
@@ -105,7 +105,7 @@ def encode(serializer: Serializer[Any], value: object) -> bytes:
 
 
 def decode(serializer: Serializer[Any], data: bytes, message_id: MessageId, topic: str) -> Any:
-    """Raises `UndecodableMessage` naming the message and quoting what the serializer raised."""
+    """Raises `UndecodableMessage` that names the message and quotes the serializer's error."""
     try:
         return serializer.decode(data)
     except Exception as error:

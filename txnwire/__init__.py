@@ -1,5 +1,5 @@
-"""The wire: ids, names, errors, entries, commands and connections, as every process and every client uses them.
+"""The wire: ids, names, errors, entries, commands and connections, shared by all processes and clients.
 
-Decides how bytes look and which numbers a peer may send. Imports nothing of ours. Begin with `ports` (the small
-interfaces through which all I/O goes), then `ids`, `errors`, `entry` (what a batch looks like) and `calls`/`serving`.
+Decides wire formats and which numbers a peer may send. Imports no package of the project. Begin with `ports` (the small
+interfaces for all I/O), then `ids`, `errors`, `entry` (the format of a batch) and `calls`/`serving`.
 """

@@ -11,7 +11,7 @@
              with EVENT_TIMES: validity bitmap · int64 × count, milliseconds
 
 A column that no message fills is absent. Layouts are Arrow's for Binary, Map<Utf8, Utf8> and Int64, bitmaps least
-significant bit first, so that Spark can wrap them without a loop over messages.
+significant bit first, so Spark can wrap them without a loop over messages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PADDING: Final = tuple(bytes(-length % 8) for length in range(8))
 
 
 class OutgoingMessage(NamedTuple):
-    """One message to be encoded. `event_time_ms`: milliseconds since the Unix epoch, the application's own time."""
+    """One message to encode. `event_time_ms`: milliseconds since the Unix epoch, set by the application."""
 
     value: bytes
     key: bytes | None = None
@@ -48,7 +48,7 @@ class OutgoingMessage(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Messages to be encoded, a column of each field; None for a column that no message fills, else one item each."""
+    """Messages to encode, one column per field; None for a column that no message fills, else one item per message."""
 
     values: Sequence[bytes]
     keys: Sequence[bytes | None] | None = None
@@ -78,7 +78,7 @@ def encode_block(messages: Columns | Sequence[OutgoingMessage]) -> bytes:
     """The block of these messages.
 
     Raises `MessageTooLarge` for a value past `MAX_VALUE_BYTES` or a block past `MAX_BLOCK_BYTES`, `InvalidArgument` for
-    anything of a wrong type.
+    a wrong type.
     """
     values, keys, properties, event_times = messages if isinstance(messages, Columns) else Columns.of(messages)
     try:
@@ -174,7 +174,7 @@ def _valid(bitmap: memoryview, index: int) -> bool:
 
 
 class Block:
-    """The messages of one entry, read in place. Columns are None where no message has such a thing.
+    """The messages of one entry, read in place. A column is None if no message has that field.
 
     Indexes outside 0 … len - 1 raise `IndexError`, as in any sequence.
     """
@@ -222,7 +222,7 @@ class Block:
         return [None] * self._count if column is None else [column.item(index) for index in range(self._count)]
 
     def properties(self, index: int) -> dict[str, str]:
-        """A new dict; empty where the message has none."""
+        """A new dict; empty if the message has none."""
         self._check(index)
         column = self.property_column
         if column is None:
@@ -239,7 +239,7 @@ class Block:
         return time
 
     def columns(self) -> Columns:
-        """The messages as they were before they were encoded."""
+        """The messages as they were before encoding."""
         every = range(self._count)
         return Columns(
             self.values(),
@@ -254,7 +254,7 @@ def _text(column: BinaryColumn, index: int) -> str:
 
 
 def decode_block(block: bytes, *, error: type[TxnError] = DataCorrupt) -> Block:
-    """Read a block and check that it is whole: afterwards no access to it can fail. Raises `error` naming the part."""
+    """Read a block and check it whole: afterwards no access to it can fail. Raises `error` that names the part."""
     return _Reader(block, error).read()
 
 
@@ -317,7 +317,7 @@ class _Reader:
         return column
 
     def _check_utf8(self, part: str, texts: BinaryColumn) -> None:
-        """Each text must be UTF-8 by itself; whole data that is ASCII, the usual case, needs no second look."""
+        """Check that each text is UTF-8; data that is all ASCII, the usual case, needs no further check."""
         if texts.data.isascii():
             return
         try:

@@ -1,12 +1,11 @@
-"""Bounds of every number, count and text that a peer may send: looked at before any handler computes from them. Pure.
+"""Bounds of every number, count and text that a peer may send, checked before any handler computes from them. Pure.
 
-▲ A process serves many peers in one thread. What a command costs must be bounded by its bytes, never by a number in it,
-and a list's length is looked at before anything is done with its items. A number beyond its bound would also be stored,
-and then fail whoever reads it: an id at the end of its 64 bits has none behind it.
+▲ A process serves many peers in one thread. A command's cost must be bounded by its bytes, never by a number in it, and
+a list's length is checked before its items are used. A number beyond its bound could also be stored and then fail its
+readers: an id at the end of its 64 bits has no successor.
 
-One table serves all commands: bounds go by the name of a field, so that a new field of a known name is bounded too; one
-of a name that is not in the table fails when this is imported. Items of long lists, and bytes, are looked at by whoever
-uses them.
+One table serves all commands: a bound belongs to a field name, so a new field of a known name is bounded too; a field
+name missing in the table fails at import. The code that uses long lists' items and bytes checks those.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_DELAY_MS, MAX_ENTRY_MESSAGES, MAX_PERMITS
 
 MAX_ID: Final = 1 << 62
-"""Of a ledger, an entry, a message in its producer's order, a consumer's or producer's number: half of what 63 bits
-hold, so that whatever comes behind one is a number as well."""
+"""Limit of ids of ledgers and entries, sequence ids, and consumer and producer numbers: half of what 63 bits hold, so
+that every id has a successor."""
 
 MAX_REVISION: Final = (1 << 63) - 1
 MAX_TIME_MS: Final = 253_402_300_799_999
-"""The end of the year 9999: what every calendar shows."""
+"""The end of the year 9999, which every calendar can show."""
 
 MAX_KEEP_MS: Final = 100 * 366 * 24 * 3600 * 1000
 """A hundred years."""
 
 MAX_TEXT: Final = 4096
-"""Characters of a name, a path or the like; what it names has a bound of its own."""
+"""Characters of a name, a path or similar text; each kind of name has its own bound besides."""
 
 MAX_JSON: Final = 4_000_000
 MAX_SESSION_TRANSACTIONS: Final = 300_000
@@ -42,7 +41,7 @@ MAX_ACK_POSITIONS: Final = 10_000
 MAX_NAMES: Final = 10_000
 
 ANY: Final = (0, (1 << 64) - 1)
-"""A number that is only ever compared or handed back."""
+"""Bounds of a number that is only compared or returned."""
 
 NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
     "txnid_most_bits": ANY,
@@ -100,7 +99,7 @@ ASKED: Final = (
     "ping", "register_producer", "scan_entries", "seal_segment", "seek", "segment_cut", "segment_positions", "send",
     "split_segment", "subscribe", "take_snapshot", "tc_client_connect", "update_topic", "watch_cluster", "watch_layout",
 )  # fmt: skip
-"""Commands that a server takes in; the others are answers."""
+"""Commands that a server accepts; the others are answers."""
 
 Check = Callable[[Any], None]
 
@@ -133,7 +132,7 @@ def _check_part(name: str, checks: tuple[Check, ...], body: Any) -> None:
 
 
 def _checks_of(message: Any) -> tuple[Check, ...]:
-    """Of a message's descriptor."""
+    """The checks for a message's descriptor."""
     return tuple(check for field in message.fields for check in _field_checks(field))
 
 
@@ -161,8 +160,8 @@ _CHECKS: Final[Mapping[str, tuple[Check, ...]]] = {
 
 
 def check_bounds(name: str, command: pb.Command) -> None:
-    """Raises `InvalidArgument` for a number, count or text beyond its bound. A command that no server takes in has
-    none: no handler will be called for it."""
+    """Raises `InvalidArgument` for a number, count or text beyond its bound. A command that no server accepts has no
+    bounds, because no handler will be called for it."""
     body = getattr(command, name)
     for check in _CHECKS.get(name, ()):
         check(body)

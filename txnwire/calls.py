@@ -1,7 +1,7 @@
-"""Requests and replies over a `Connection`: the asking side. The serving side stands in `txnwire.serving`.
+"""Requests and replies over a `Connection`: the calling side. The serving side is in `txnwire.serving`.
 
-Hot: no task, no timer and no await per request. A request is serialized at once and leaves with whatever else has
-gathered; deadlines are kept by one sweep per `Caller`.
+Hot: no task, no timer and no await per request. A request is serialized at once and sent with the other gathered
+commands; one sweep per `Caller` checks deadlines.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["Authenticate", "Caller", "Handler", "Peer", "Service", "serve_connec
 _log = logging.getLogger("txnclient.wire")
 
 _MIN_SWEEP_S: Final = 0.01
-"""Deadlines closer together than this are kept by the same sweep."""
+"""One sweep handles deadlines closer together than this."""
 
 _HELLO_REQUEST_ID: Final = 1
 
 _Waiting = tuple["asyncio.Future[pb.Command]", float, float]
-"""Who waits for a reply, until when (monotonic seconds), and how long that was at first."""
+"""The future of a reply, its deadline (monotonic seconds), and its original timeout."""
 
 
 class Caller:
-    """The asking side of one connection. Made by `Caller.open`."""
+    """The calling side of one connection. Made by `Caller.open`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Caller:
         `on_push` gets every command without a request id, in order; if it raises, that is logged and the connection
         ends. `on_closed` is called once, with the reason, when the connection has ended for any reason but `close()`.
         `hello.protocol_version` is filled in where it is 0.
-        Raises `ConnectionLost`, or what the server refused the handshake with (`InvalidArgument`, `Unauthorized`).
+        Raises `ConnectionLost`, or the server's handshake error (`InvalidArgument`, `Unauthorized`).
         """
         deadline = clock.monotonic() + timeout_s
         connection = await transport.connect(address, timeout_s=timeout_s)
@@ -108,7 +108,7 @@ class Caller:
 
     @property
     def outstanding(self) -> int:
-        """Requests that are not answered yet."""
+        """Number of requests not answered yet."""
         return len(self._waiting)
 
     @property
@@ -118,10 +118,9 @@ class Caller:
     def call_nowait(self, command: pb.Command, *, timeout_s: float) -> asyncio.Future[pb.Command]:
         """Send a request; the future resolves to the reply command.
 
-        Sets `command.request_id`; the command may be reused at once. The future fails with the error that the server
-        replied, with `Timeout` when `timeout_s` has passed, with `ConnectionLost` when the connection ends. It may be
-        cancelled. Raises `ConnectionLost` if that has happened already, `Overloaded` past `MAX_OUTSTANDING_REQUESTS`,
-        `MessageTooLarge`.
+        Sets `command.request_id`; the command may be reused at once. The future fails with the server's error, with
+        `Timeout` after `timeout_s`, with `ConnectionLost` when the connection ends. It may be cancelled. Raises
+        `ConnectionLost` if the connection has ended, `Overloaded` past `MAX_OUTSTANDING_REQUESTS`, `MessageTooLarge`.
         """
         if len(self._waiting) >= MAX_OUTSTANDING_REQUESTS:
             raise Overloaded(f"{MAX_OUTSTANDING_REQUESTS} requests to {self.address} are unanswered: wait for some")
@@ -152,7 +151,7 @@ class Caller:
         await self._ended.wait()
 
     async def close(self) -> None:
-        """Fail what is unanswered with `ConnectionLost` and end the connection. Idempotent, bounded, never raises."""
+        """Fail unanswered requests with `ConnectionLost` and end the connection. Idempotent, bounded, never raises."""
         self._on_closed = None
         self._end(ConnectionLost(f"connection with {self.address}: closed here"))
         tasks = [task for task in (self._receiving, self._closing) if task is not None and not task.done()]
@@ -172,14 +171,14 @@ class Caller:
             raise ConnectionLost(str(self._reason))
 
     async def _receive(self, commands: Sequence[pb.Command]) -> None:
-        """The receiver of the connection: until it ends, or is ended."""
+        """Receive commands until the connection ends."""
         try:
             while self._reason is None:
                 self._take(commands)
                 commands = await self._connection.receive()
         except ConnectionLost as lost:
             self._end(lost)
-        except Exception as error:  # noqa: BLE001 - of `on_push`: its state may miss something now
+        except Exception as error:  # noqa: BLE001 - `on_push` failed: its state may be incomplete
             _log.exception("a push of %s could not be handled", self.address)
             self._end(ConnectionLost(f"connection with {self.address}: a push could not be handled: {error!r}"))
 
@@ -190,7 +189,7 @@ class Caller:
             if request_id:
                 waiter = waiting.pop(request_id, None)
                 if waiter is None or waiter[0].done():
-                    continue  # its deadline has passed, or nobody waits any more
+                    continue  # its deadline has passed, or it was cancelled
                 if command.HasField("error"):
                     _fail(waiter[0], from_wire(command.error))
                 else:
@@ -224,9 +223,9 @@ class Caller:
         self._sweep_timer = self._loop.call_later(delay, self._sweep)
 
     def _sweep(self) -> None:
-        """Fail what is overdue; come back at the earliest deadline that is left.
+        """Fail overdue requests; run again at the earliest remaining deadline.
 
-        With one timeout for all requests that is about once per timeout, however many there are.
+        If all requests have one timeout, it runs about once per timeout, for any number of requests.
         """
         now = self._clock.monotonic()
         overdue = [request_id for request_id, (_, deadline, _) in self._waiting.items() if deadline <= now]
@@ -241,7 +240,7 @@ class Caller:
 
 
 async def _shake_hands(connection: Connection, hello: pb.Hello) -> tuple[pb.HelloOk, Sequence[pb.Command]]:
-    """Say Hello; the server's answer, and what it sent right behind it."""
+    """Send Hello; returns the server's answer, and the commands right after it."""
     request = pb.Command(request_id=_HELLO_REQUEST_ID, hello=hello)
     request.hello.protocol_version = hello.protocol_version or PROTOCOL_VERSION
     connection.send_nowait(request)
@@ -262,7 +261,7 @@ async def _shake_hands(connection: Connection, hello: pb.Hello) -> tuple[pb.Hell
 
 
 def _fail(answer: asyncio.Future[pb.Command], error: TxnError) -> None:
-    """▲ Whoever asked may have gone, cancelled while it waited by other means than `await`: then nobody looks at this,
-    and asyncio would print that, as a defect of whose program it is in."""
+    """Fail the future. ▲ Its caller may be gone, cancelled while it waited without `await`: asyncio would then print
+    that the error was never retrieved, as if the user's program had a bug."""
     answer.set_exception(error)
     answer.exception()

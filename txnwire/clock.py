@@ -1,4 +1,4 @@
-"""The real clock and the real randomness behind the `Clock` and `Random` ports; the simulation brings its own."""
+"""The real clock and randomness for the `Clock` and `Random` ports; the simulation has its own."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class SystemClock:
 
 
 class SystemRandom(random.SystemRandom):
-    """Randomness from the kernel, also safe for ids that must never meet: after a fork, or in a cloned machine."""
+    """Randomness from the kernel, safe for ids that must never collide: also after a fork, or in a cloned machine."""

@@ -1,7 +1,7 @@
-"""Compression of entry blocks: zstd for size, lz4 for speed, nothing where it does not pay.
+"""Compression of entry blocks: zstd for size, lz4 for speed, none if it does not pay.
 
-No sampling first: on a block that does not shrink both give up early. Measured on 128 KiB of random bytes, zstd takes
-15 µs and lz4 9 µs, against 164 and 77 µs on JSON: a sample would cost as much as the attempt.
+It takes no sample first: both codecs give up early on a block that does not shrink. Measured on 128 KiB of random
+bytes, zstd takes 15 µs and lz4 9 µs, against 164 and 77 µs on JSON: a sample would cost as much as the attempt.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_BLOCK_BYTES
 
 COMPRESS_FROM_BYTES: Final = 512
-"""Below this the frame of zstd and the time for it outweigh what it saves."""
+"""Below this, zstd's frame and time cost more than it saves."""
 
 MIN_SAVING: Final = 16
-"""Compression must save one part in so many, or every reader pays for nothing."""
+"""Compression must save at least 1/`MIN_SAVING` of the block, or readers decompress for nothing."""
 
 MAX_LEVEL: Final = 9
-"""Of zstd. Blocks are compressed on the event loop: level 1 takes 0.16 ms for 128 KiB of JSON, level 9 takes 1.8."""
+"""Highest zstd level. The event loop compresses blocks: 128 KiB of JSON take 0.16 ms at level 1, 1.8 ms at level 9."""
 
 
 class _Codecs(threading.local):
-    """zstd contexts, which are dear to make and must not be used by two threads at once."""
+    """zstd contexts, which are expensive to make and must not be used by two threads at once."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -46,9 +46,9 @@ _codecs = _Codecs()
 
 
 def compress(block: bytes, wish: pb.Compression, level: int) -> tuple[bytes, pb.Compression]:
-    """The block as it is to be stored and how. A small block, or one that hardly shrinks, stays as it is.
+    """The block in its stored form, and the compression used. A small block, or one that hardly shrinks, is unchanged.
 
-    `level`: of zstd, 1 to `MAX_LEVEL`. Raises `InvalidArgument` for another one.
+    `level`: zstd's, 1 to `MAX_LEVEL`. Raises `InvalidArgument` for another one.
     """
     if wish == pb.COMPRESSION_NONE or len(block) < COMPRESS_FROM_BYTES:
         return block, pb.COMPRESSION_NONE
@@ -62,8 +62,8 @@ def compress(block: bytes, wish: pb.Compression, level: int) -> tuple[bytes, pb.
 
 
 def decompress(stored: bytes, compression: pb.Compression, block_bytes: int, error: type[TxnError]) -> bytes:
-    """The block again; never more than `block_bytes`, nor than `MAX_BLOCK_BYTES`, whatever the data themselves claim.
-    Raises `error` where they are no block of that size."""
+    """The decompressed block; never more than `block_bytes` or `MAX_BLOCK_BYTES`, whatever the data claim. Raises
+    `error` unless they are a block of that size."""
     if block_bytes > MAX_BLOCK_BYTES:
         raise error(f"entry block: {block_bytes} bytes are promised, the limit is {MAX_BLOCK_BYTES}")
     if compression == pb.COMPRESSION_ZSTD:

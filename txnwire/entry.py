@@ -1,12 +1,12 @@
-"""The entry codec: what one client batch looks like on the wire, in a ledger and at the consumer (DESIGN §7, "Entry").
+"""The entry codec: the format of one client batch on the wire, in a ledger and at the consumer (DESIGN §7, "Entry").
 
     entry = header (16 bytes, little endian) · metadata (protobuf EntryMetadata) · block (see `txnwire.block`)
 
     header: magic "TX" | version u8 | flags u8 (0) | crc32c u32 | metadata_len u32 | block_len u32
 
-The crc32c covers everything behind its own field; what stands before it must have one certain value. So every flipped
-bit is found. A broker reads header and metadata only (`parse_metadata`); the same bytes go from client to ledger to
-consumer, which decodes the block in bulk (`decode_block`).
+The crc32c covers everything after its own field; the bytes before it must have fixed values. So every flipped bit is
+found. A broker reads header and metadata only (`parse_metadata`); the same bytes go from client to ledger to consumer,
+which decodes the block in bulk (`decode_block`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _MAGIC: Final = b"TX"
 
 
 class Piece(NamedTuple):
-    """An entry's only message is piece `number` (from 0) of `pieces` of a value of `total_bytes`; `chunk_id` names the
-    value among its producer's: the sequence id of its first piece."""
+    """Marks an entry's only message as piece `number` (from 0) of `pieces` of a value of `total_bytes`. `chunk_id`, the
+    sequence id of the first piece, names the value among its producer's."""
 
     chunk_id: int
     number: int
@@ -68,11 +68,11 @@ def encode_entry(
     level: int = 1,
     piece: Piece | None = None,
 ) -> bytes:
-    """One entry of one or more messages, `sequence_id` being the first one's; the others follow without a gap.
+    """Encode one entry of one or more messages. `sequence_id` is the first message's; the others follow without a gap.
 
     `compression` is a wish: see `txnwire.compression.compress`. `hash_lo`/`hash_hi` of the metadata span the keys'
-    hashes; with no key at all lo is 1 and hi is 0.
-    Raises `MessageTooLarge` past `MAX_VALUE_BYTES` a value, `MAX_ENTRY_BYTES` in all or `MAX_ENTRY_MESSAGES`,
+    hashes; without any key lo is 1 and hi is 0.
+    Raises `MessageTooLarge` past `MAX_VALUE_BYTES` per value, `MAX_ENTRY_BYTES` in total or `MAX_ENTRY_MESSAGES`,
     `InvalidArgument` if empty.
     """
     if not messages:
@@ -116,7 +116,7 @@ def _hash_range(keys: Sequence[bytes | None] | None) -> tuple[int, int]:
 
 
 def _block_start(entry: bytes, error: type[TxnError]) -> int:
-    """Check the header against the bytes there are; where the block begins."""
+    """Check the header against the entry's length; returns where the block begins."""
     if len(entry) < _HEADER.size:
         raise error(f"entry header: {len(entry)} bytes where {_HEADER.size} were expected")
     magic, version, flags, _, metadata_len, block_len = _HEADER.unpack_from(entry)
@@ -133,10 +133,10 @@ def _block_start(entry: bytes, error: type[TxnError]) -> int:
 
 
 def parse_metadata(entry: bytes, *, error: type[TxnError] = DataCorrupt) -> pb.EntryMetadata:
-    """The metadata, from header and metadata only; neither the checksum nor the block is looked at.
+    """The metadata; it reads neither the checksum nor the block.
 
-    `error` is what is raised, naming the part: `DataCorrupt` for what was stored, and `InvalidArgument` is to be passed
-    by whoever reads what a client has just sent.
+    Raises `error`, which names the part: `DataCorrupt` for stored entries; a reader of a client's new entry passes
+    `InvalidArgument`.
     """
     return _metadata(entry, _block_start(entry, error), error)
 
@@ -152,21 +152,22 @@ def _metadata(entry: bytes, start: int, error: type[TxnError]) -> pb.EntryMetada
 
 
 def txn_of(metadata: pb.EntryMetadata) -> TxnId | None:
-    """The transaction the entry belongs to, or None. Raises `InvalidArgument` for bits that are no transaction id."""
+    """The transaction that the entry belongs to, or None. Raises `InvalidArgument` for bits that are no transaction
+    id."""
     least = metadata.txnid_least_bits
     most = metadata.txnid_most_bits
     return TxnId.from_bits(most, least) if least or most else None
 
 
 def piece_of(metadata: pb.EntryMetadata) -> Piece | None:
-    """Which piece of a larger value the entry's message is; None for an ordinary entry."""
+    """The piece of a large value that the entry holds; None for an ordinary entry."""
     if not metadata.chunk_count:
         return None
     return Piece(metadata.chunk_id, metadata.chunk_index, metadata.chunk_count, metadata.chunk_total)
 
 
 def verify(entry: bytes, *, error: type[TxnError] = DataCorrupt) -> None:
-    """Check lengths and checksum; raises `error` naming the part that is wrong."""
+    """Check lengths and checksum; raises `error` that names the wrong part."""
     _block_start(entry, error)
     _check_crc(entry, error)
 
@@ -179,7 +180,7 @@ def _check_crc(entry: bytes, error: type[TxnError]) -> None:
 
 
 def decode_block(entry: bytes, *, error: type[TxnError] = DataCorrupt) -> Block:
-    """Verify the entry, decompress its block and check that it is whole; nothing about the result can fail later."""
+    """Verify the entry, decompress its block and check it whole; no access to the result can fail later."""
     start = _block_start(entry, error)
     _check_crc(entry, error)
     metadata = _metadata(entry, start, error)

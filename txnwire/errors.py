@@ -3,8 +3,8 @@
     TxnError
     ├── CallerError                 the request itself is wrong, or comes too late; repeating it cannot help
     │   ├── InvalidArgument         a malformed name, id, option or frame
-    │   │   ├── DataTrimmed         retention has taken what was to be read
-    │   │   └── NameNotFound        there is no such segment of the topic, no such transaction key
+    │   │   ├── DataTrimmed         retention has deleted requested messages
+    │   │   └── NameNotFound        there is no such segment of the topic, or no such transaction key
     │   ├── MessageTooLarge
     │   ├── Unauthorized
     │   ├── NotAllowed              not the holder: a stale assignment or key epoch
@@ -12,11 +12,11 @@
     │   ├── TopicExists             with another shape
     │   ├── SubscriptionNotFound
     │   ├── TxnNotFound             an id that was never given out
-    │   ├── InvalidTxnState         the transaction has ended the other way round; says why
+    │   ├── InvalidTxnState         the transaction has ended the other way; says why
     │   │   └── ExpiredTransaction  it was fenced by a newer holder of its transaction key
     │   ├── TxnConflict             the operation and the transaction exclude each other: abort it
     │   ├── ProducerFenced          a newer producer of the same name has connected
-    │   ├── SequenceGap             a send does not follow the one it names as its predecessor
+    │   ├── SequenceGap             a send does not follow its named predecessor
     │   ├── WouldBlock              a `_nowait` call found its buffer full
     │   └── UndecodableMessage      a stored value is not what the reader's serializer expects
     └── ServiceError                the system could not do it
@@ -27,13 +27,13 @@
         ├── Overloaded              retriable: a bound was reached
         ├── ConnectionLost          retriable: the fate of unanswered requests is unknown
         ├── Timeout                 retriable: the fate of the request is unknown
-        ├── OutcomeUnknown          the outcome can no longer, or not yet, be told
+        ├── OutcomeUnknown          the outcome is no longer, or not yet, known
         ├── DataCorrupt             an acknowledged byte is not what was written; names file and offset
-        └── InternalError           a bug, or an answer nobody expected
+        └── InternalError           a bug, or an unexpected answer
 
-`retriable`: repeating the same call may succeed. `fatal`: this client, producer or consumer object cannot go on; always
-so of some classes, of others where `for_good` has made it so.
-`requires_abort`: the transaction the call belonged to must be aborted.
+`retriable`: repeating the same call may succeed. `fatal`: this client, producer or consumer object cannot go on; some
+classes are always fatal, others only after `for_good`.
+`requires_abort`: the call's transaction must be aborted.
 """
 
 from __future__ import annotations
@@ -69,14 +69,15 @@ class InvalidArgument(CallerError, ValueError):
 
 
 class DataTrimmed(InvalidArgument):
-    """Of what a snapshot, or a range of positions, promised. What is left begins behind the position it names."""
+    """Part of a requested snapshot or range of positions is deleted. It names the position after which the rest
+    begins."""
 
     code = pb.ERROR_CODE_DATA_TRIMMED
     grpc_status = grpc.StatusCode.OUT_OF_RANGE
 
 
 class NameNotFound(InvalidArgument):
-    """A well-formed name of a segment or a transaction key that nothing has."""
+    """A well-formed name of a segment or transaction key that does not exist."""
 
     code = pb.ERROR_CODE_NAME_NOT_FOUND
     grpc_status = grpc.StatusCode.NOT_FOUND
@@ -94,7 +95,8 @@ class Unauthorized(CallerError):
 
 
 class NotAllowed(CallerError):
-    """Not fatal: a consumer that has lost one segment to another goes on with the rest."""
+    """The caller is not the holder. Not fatal: a consumer that has lost one segment to another goes on with the
+    rest."""
 
     code = pb.ERROR_CODE_NOT_ALLOWED
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
@@ -155,7 +157,7 @@ class WouldBlock(CallerError):
 
 
 class UndecodableMessage(CallerError):
-    """Never crosses the wire itself: it is raised where `message.value` is read."""
+    """A value that the serializer cannot decode. Never crosses the wire: reading `message.value` raises it."""
 
     code = pb.ERROR_CODE_UNDECODABLE_MESSAGE
     grpc_status = grpc.StatusCode.INVALID_ARGUMENT
@@ -245,15 +247,15 @@ _FALLBACK_BY_STATUS: dict[grpc.StatusCode, type[TxnError]] = {
 
 
 MAX_MESSAGE: Final = 10_000
-"""Characters of what an error says: it may quote what a peer has sent."""
+"""Most characters of an error's message, which may quote a peer's input."""
 
 
 E = TypeVar("E", bound=TxnError)
 
 
 def again(error: E) -> E:
-    """A copy of `error` to be raised, of an error that is kept. One that is raised again and again itself grows its
-    traceback with each time, and keeps every frame it has passed alive."""
+    """A copy of a kept `error`, to raise. Raising one object repeatedly would grow its traceback each time and keep all
+    its frames alive."""
     copy = type(error)(*error.args)
     copy.__dict__.update(error.__dict__)
     copy.__dict__.pop("__notes__", None)
@@ -265,14 +267,14 @@ def again(error: E) -> E:
 
 
 def for_good(error: E) -> E:
-    """As `again`, of an object that cannot go on: nothing it is asked for will succeed."""
+    """As `again`, for an object that cannot go on: none of its calls will succeed."""
     copy = again(error)
     copy.retriable, copy.fatal = False, True
     return copy
 
 
 def to_wire(error: BaseException) -> pb.Error:
-    """The wire form of any exception; one that is not a `TxnError` becomes INTERNAL with its type named."""
+    """The wire form of any exception; one that is not a `TxnError` becomes INTERNAL and names its type."""
     if isinstance(error, TxnError):
         return pb.Error(code=error.code, message=str(error)[:MAX_MESSAGE])
     if isinstance(error, TimeoutError):
@@ -289,5 +291,5 @@ def from_wire(error: pb.Error) -> TxnError:
 
 
 def from_grpc(status: grpc.StatusCode, details: str | None) -> TxnError:
-    """The exception for a call that ended with a gRPC status and no error of ours."""
+    """The exception for a call that ended with a gRPC status instead of a `pb.Error`."""
     return _FALLBACK_BY_STATUS.get(status, InternalError)(f"{status.name}: {details or 'no details'}")

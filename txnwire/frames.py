@@ -1,7 +1,7 @@
-"""Frames: how commands are gathered for the wire and taken apart again. Pure; every transport uses it.
+"""Frames: gathers commands for the wire, and parses received frames. Pure; every transport uses it.
 
-A frame is the protobuf message `Frame`. It is built by concatenation, since serialized fields of a message may simply
-be joined: the version, then every command as field tag, length and its own bytes, serialized when it was handed over.
+A frame is the protobuf message `Frame`. It is built by concatenation, which protobuf allows for serialized fields: the
+version, then every command as field tag, length and bytes. `add` serializes each command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _SMALL_PREFIXES: Final = tuple(_COMMANDS_TAG + _varint(size) for size in range(1
 
 
 class FrameOutbox:
-    """Commands on their way out. `pending_bytes` counts from `add` until `sent`: a frame being written still counts."""
+    """Queues commands for sending. `pending_bytes` counts them from `add` until `sent`, including a frame being
+    written."""
 
     __slots__ = ("_bytes", "_count", "_frames", "_parts", "pending_bytes")
 
@@ -45,7 +46,7 @@ class FrameOutbox:
         self.pending_bytes = 0
 
     def add(self, command: Command) -> None:
-        """Serialize and queue; the caller may reuse `command`. Raises `MessageTooLarge`, then nothing was queued."""
+        """Serialize and queue; the caller may reuse `command`. Raises `MessageTooLarge` and queues nothing then."""
         data = command.SerializeToString()
         size = len(data)
         if size > MAX_COMMAND_BYTES:
@@ -64,7 +65,7 @@ class FrameOutbox:
         self._count = self._bytes = 0
 
     def next_frame(self) -> tuple[bytes, int] | None:
-        """The next frame, whatever has gathered, and the number to hand to `sent` once it has left; None if empty."""
+        """The next frame of the gathered commands, and the number to pass to `sent` after the write; None if empty."""
         if not self._frames:
             if not self._count:
                 return None
@@ -76,7 +77,8 @@ class FrameOutbox:
 
 
 def parse_frame(data: bytes) -> Sequence[Command]:
-    """The commands of one received frame. Raises `InvalidArgument` for another version, or what is no frame."""
+    """The commands of one received frame. Raises `InvalidArgument` for another version, or for bytes that are no
+    frame."""
     try:
         frame = Frame.FromString(data)
     except DecodeError as error:

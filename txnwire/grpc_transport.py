@@ -1,7 +1,7 @@
 """The `Transport` port over gRPC, and every gRPC setting of the project (DESIGN §11).
 
-One connection is one bidirectional call `Exchange.Stream` on a channel of its own. Its messages are frames, built and
-parsed by `txnwire.frames`; gRPC sees bytes. Never fork a process that has used this module: start others by spawning.
+One connection is one bidirectional call `Exchange.Stream` on its own channel. Its messages are frames, built and parsed
+by `txnwire.frames`; gRPC sees bytes. Never fork a process that has used this module: spawn others instead.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _ACCEPTED_KEY: Final = "txnstore-protocol"
 _RELEASE_TIMEOUT_S: Final = 1.0
 
 _used_in: int | None = None
-"""The process that has used gRPC first."""
+"""The first process that used gRPC."""
 
 
 def _expect_not_forked() -> None:
-    """▲ gRPC's threads do not exist in the child of a process that has used it, even if that has closed everything:
-    whatever the child asks for would only time out. Raises `InvalidArgument`."""
+    """▲ gRPC's threads do not exist in a forked child of a process that has used it, even after it closed everything:
+    the child's calls would only time out. Raises `InvalidArgument`."""
     global _used_in
     pid = os.getpid()
     if _used_in not in (None, pid):
@@ -55,10 +55,10 @@ def _expect_not_forked() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """How a dead peer is noticed: a ping after `ping_after_s` of silence, given up on after `ping_timeout_s`.
+    """How to detect a dead peer: ping after `ping_after_s` of silence, give up after `ping_timeout_s`.
 
-    `without_calls` pings on channels that carry no call, too. A server may take offence at pings: ours never does;
-    etcd's `--grpc-keepalive-min-time` is 5 s by default, and it allows none without calls.
+    `without_calls` also pings on channels without a call. A server may reject frequent pings: ours never does; etcd's
+    `--grpc-keepalive-min-time` is 5 s by default, and it allows none without calls.
     """
 
     ping_after_s: float = 5.0
@@ -67,7 +67,7 @@ class Liveness:
 
 
 ETCD_LIVENESS: Final = Liveness(ping_after_s=6.0, ping_timeout_s=4.0, without_calls=False)
-"""What every etcd with default settings accepts."""
+"""Pings that every etcd with default settings accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class TlsFiles:
 def _liveness_options(liveness: Liveness) -> list[ChannelOption]:
     return [
         ("grpc.keepalive_time_ms", int(liveness.ping_after_s * 1000)),
-        # ▲ §11: the documented keepalive timeout is ignored, this one counts. A dead peer is noticed by it.
+        # ▲ §11: gRPC ignores the documented keepalive timeout and uses this one to detect a dead peer.
         ("grpc.http2.ping_timeout_ms", int(liveness.ping_timeout_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(liveness.ping_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", int(liveness.without_calls)),
@@ -91,11 +91,11 @@ def _liveness_options(liveness: Liveness) -> list[ChannelOption]:
 
 
 def client_channel_options(*, max_receive_bytes: int = -1, liveness: Liveness = ETCD_LIVENESS) -> list[ChannelOption]:
-    """Options for a channel of any client of ours, etcd's too. `max_receive_bytes` -1 is unlimited."""
+    """Options for a channel of any of our clients, also to etcd. `max_receive_bytes` -1 is unlimited."""
     return [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", max_receive_bytes),
-        ("grpc.enable_retries", 0),  # ▲ §4: a write of unknown fate is never repeated by the transport
+        ("grpc.enable_retries", 0),  # ▲ §4: the transport never repeats a write of unknown fate
         ("grpc.use_local_subchannel_pool", 1),  # else channels to one address share a socket and its back-off
         ("grpc.enable_http_proxy", 0),
         ("grpc.min_reconnect_backoff_ms", 1000),
@@ -109,7 +109,7 @@ def server_options(*, liveness: Liveness) -> list[ChannelOption]:
     return [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
-        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a second server behind the same address
+        ("grpc.so_reuseport", 0),  # a port in use is an error, not a second server at the same address
         # Clients may ping as often as they like: no strike, no "too many pings".
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1),
         ("grpc.http2.max_ping_strikes", 0),
@@ -118,7 +118,7 @@ def server_options(*, liveness: Liveness) -> list[ChannelOption]:
 
 
 def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
-    """Credentials from PEM files. Raises `InvalidArgument` naming the file that is missing or cannot be read."""
+    """Credentials from PEM files. Raises `InvalidArgument` that names the missing or unreadable file."""
     if (tls.certificate is None) != (tls.key is None):
         raise InvalidArgument("mutual TLS takes a certificate and its key: only one of them is given")
     return grpc.ssl_channel_credentials(
@@ -185,7 +185,7 @@ class _ClientStream:
             raise ConnectionLost("the stream has ended") from error
 
     async def finish(self) -> None:
-        """Half-close, then wait for the server to end the call: cancelling it would throw away what is on its way."""
+        """Half-close, then wait for the server to end the call: a cancel would drop frames on their way."""
         await self._call.done_writing()
         await self._call.code()
 
@@ -201,7 +201,7 @@ def _describe(error: grpc.aio.AioRpcError) -> str:
 
 
 async def _await_acceptance(call: _ClientCall, address: str, timeout_s: float) -> None:
-    """Our server marks its initial metadata: its handler runs, and something else than a port has answered."""
+    """Wait for our server's mark in the initial metadata, which proves that its handler runs."""
     try:
         async with asyncio.timeout(timeout_s):
             metadata = await call.initial_metadata()
@@ -211,13 +211,13 @@ async def _await_acceptance(call: _ClientCall, address: str, timeout_s: float) -
     except TimeoutError:
         raise ConnectionLost(f"{address}: no connection within {timeout_s:g} s") from None
     if code is grpc.StatusCode.OK:
-        # A server that closes at once: gRPC may show the end of the call instead of what came before it.
+        # If a server closes at once, gRPC may show the end of the call instead of the metadata before it.
         raise ConnectionLost(f"{address}: the other end has closed it")
     raise ConnectionLost(f"{address}: {_why_not(code, details)}")
 
 
 def _why_not(code: grpc.StatusCode, details: str | None) -> str:
-    """Of what gRPC wraps around the reason of the operating system, the reason."""
+    """The operating system's reason, without gRPC's text around it."""
     if details and details.startswith("failed to connect to all addresses"):
         return details.rpartition(": ")[2]
     return f"{code.name}: {details or 'no details'}"
@@ -230,7 +230,7 @@ ConnectionHandler = Callable[[Connection], Awaitable[None]]
 
 
 class _ServerStream:
-    """`FrameStream` over the server's end of a call. `over` is resolved when the call is to end, with the reason."""
+    """`FrameStream` over the server's end of a call. `over` resolves with the reason when the call must end."""
 
     def __init__(self, context: _Context) -> None:
         self._context = context
@@ -251,7 +251,7 @@ class _ServerStream:
             raise ConnectionLost("the client has gone") from error
 
     async def finish(self) -> None:
-        """The call's status is the goodbye; it follows when the call ends."""
+        """Nothing to do: the call's final status is the goodbye."""
 
     def abort(self, reason: Exception | None) -> None:
         if not self.over.done():
@@ -281,7 +281,7 @@ class GrpcListener:
         return self._address
 
     async def serve(self, _requests: object, context: _Context) -> None:
-        """One accepted call, as gRPC's coroutine. It is cancelled when the client goes away without a goodbye."""
+        """Serve one accepted call; gRPC cancels this coroutine if the client disappears without a goodbye."""
         await context.send_initial_metadata(((_ACCEPTED_KEY, str(PROTOCOL_VERSION)),))
         stream = _ServerStream(context)
         connection = StreamConnection(stream, _peer_address(context.peer()))
@@ -294,7 +294,7 @@ class GrpcListener:
             connection.end(ConnectionLost("the client has gone"))
             raise
         finally:
-            # ▲ gRPC frees the call when this coroutine ends: a read or write still under way would crash the process.
+            # ▲ gRPC frees the call when this coroutine ends: a pending read or write would crash the process.
             await connection.wait_stopped()
             stream.left.set()
         if reason is not None and not isinstance(reason, ConnectionLost):
@@ -307,7 +307,7 @@ class GrpcListener:
             await self._handler(connection)
         except ConnectionLost as lost:
             _log.debug("connection_lost", peer=connection.peer, reason=str(lost))
-        except Exception as error:  # noqa: BLE001 - whatever the handler does, its connection ends and it is told
+        except Exception as error:  # noqa: BLE001 - any failure ends the connection and is logged
             _log.exception("connection_handler_failed", peer=connection.peer, error=repr(error))
             connection.end(InternalError(f"{type(error).__name__}: {error}"))
         finally:

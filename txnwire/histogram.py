@@ -1,4 +1,4 @@
-"""Fixed-bucket histograms: what a shell counts on a hot path and `/metrics` shows. Pure; the caller brings the time."""
+"""Fixed-bucket histograms for hot paths, shown by `/metrics`. Pure; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 LATENCY_BOUNDS_S: Final = (
     *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 )
-"""Upper bounds of the buckets of a latency, in seconds; one more bucket holds what is above."""
+"""Upper bounds of latency buckets, in seconds; one more bucket holds larger values."""
 
 SIZE_BOUNDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
-"""Upper bounds of the buckets of a number of things."""
+"""Upper bounds of the buckets of a count."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramSnapshot:
-    """`counts[i]`: observations at or below `bounds[i]` and above the bound before; the last: above all of them.
-    `total`: the sum of what was observed."""
+    """The state of a histogram. `counts[i]`: observations at or below `bounds[i]` and above the bound before; the last:
+    above all of them. `total`: the sum of the observations."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]

@@ -63,7 +63,7 @@ class TxnId(NamedTuple):
 
 
 class Position(NamedTuple):
-    """`ledger_id:entry_id` inside one segment; entry id -1 is the place before the first entry of a ledger."""
+    """`ledger_id:entry_id` in one segment; entry id -1 is the place before the first entry of a ledger."""
 
     ledger_id: int
     entry_id: int
@@ -89,14 +89,14 @@ class MessageId(NamedTuple):
 
     segment: str
     position: Position
-    index: int  # type: ignore[assignment]  # the field's own word; it hides tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # the field's usual name; it hides the unused tuple.index
 
     def __str__(self) -> str:
         return f"{self.segment}@{self.position}:{self.index}"
 
     @staticmethod
     def parse(text: str) -> MessageId:
-        """Parse `tenant/namespace/name/0000-ffff-0@7:42:0`; raises `InvalidArgument` naming the wrong part."""
+        """Parse `tenant/namespace/name/0000-ffff-0@7:42:0`; raises `InvalidArgument` that names the wrong part."""
         segment, at, rest = text.rpartition("@") if isinstance(text, str) else ("", "", "")
         position, _, index = rest.rpartition(":")
         if not at or _INDEX.match(index) is None:

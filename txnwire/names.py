@@ -18,12 +18,12 @@ TOPIC_SCHEME = "topic://"
 SEGMENT_SCHEME = "segment://"
 
 MAX_TXN_NAME_BYTES = 512
-"""As UTF-8; percent-encoded threefold at the worst, it stays a small key."""
+"""As UTF-8; percent-encoding at most triples it, so the key stays small."""
 
 MAX_TRANSACTION_KEY_BYTES = 512
 
 MAX_NOTE_BYTES = 256
-"""As UTF-8. Names are kept for a month and longer, each with its note."""
+"""As UTF-8. Each name is kept with its note for a month or longer."""
 
 
 def validate_name(name: str, *, part: str) -> str:
@@ -42,7 +42,7 @@ def validate_txn_name(name: str) -> str:
 
 
 def validate_note(note: str) -> str:
-    """Return `note` if a commit can note it: free text, kept with its outcome. Raises `InvalidArgument`."""
+    """Return `note` if it is a legal note of a commit: free text, kept with its outcome. Raises `InvalidArgument`."""
     return _validate_free_text(note, "note", MAX_NOTE_BYTES, "rows=1000")
 
 
@@ -105,7 +105,7 @@ def _parse_topic(text: str) -> TopicName:
 class SegmentName(NamedTuple):
     """`segment://tenant/namespace/name/<lo>-<hi>-<id>`: inclusive 16-bit hash range, then an id unique in its topic.
 
-    Names of segments are passed around as their `path` (`tenant/namespace/name/0000-7fff-3`), the form in etcd keys.
+    Code passes a segment's name as its `path` (`tenant/namespace/name/0000-7fff-3`), the form in etcd keys.
     """
 
     topic: TopicName
@@ -139,7 +139,7 @@ def _parse_segment(text: str) -> SegmentName:
     if not isinstance(text, str) or not text.startswith(SEGMENT_SCHEME):
         raise InvalidArgument(f"segment {text!r}: expected segment://tenant/namespace/name/<lo>-<hi>-<id>")
     topic_path, _, descriptor = text[len(SEGMENT_SCHEME) :].rpartition("/")
-    if topic_path.count("/") != 2:  # said here, for nobody has named a topic
+    if topic_path.count("/") != 2:  # the topic parser's message would name a topic that the caller never gave
         raise InvalidArgument(f"segment {text!r}: expected segment://tenant/namespace/name/<lo>-<hi>-<id>")
     topic = _parse_topic(TOPIC_SCHEME + topic_path)
     match = _DESCRIPTOR.match(descriptor)

@@ -1,8 +1,8 @@
-"""The small interfaces through which all I/O reaches the code: clock, randomness, transport (DESIGN §2).
+"""The small interfaces for all I/O: clock, randomness, transport (DESIGN §2).
 
-`MetadataStore` stands in `txnstore.store`, `LedgerStore` in `segments.ledger.ledger`: in the lowest package that needs
-them. Everything else gets its time, its chance and its network from here, so that the production code itself can run
-inside the deterministic simulation. Sleeping goes through the event loop, which the simulation replaces.
+`MetadataStore` is in `txnstore.store`, `LedgerStore` in `segments.ledger.ledger`: in the lowest package that needs
+them. All other code gets time, randomness and network from here, so the production code itself can run inside the
+deterministic simulation. Sleeping goes through the event loop, which the simulation replaces.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Clock(Protocol):
         """Seconds since an arbitrary start; never stepped. The same time base as the event loop's `time()`."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may be stepped by an operator or NTP. Never used for a decision
-        that a step could turn wrong (DESIGN §5, deadlines)."""
+        """Milliseconds since the Unix epoch; an operator or NTP may step it. Never used for a decision that a step
+        could make wrong (DESIGN §5, deadlines)."""
 
 
 class Random(Protocol):
-    """The parts of `random.Random` that are used."""
+    """The used part of `random.Random`."""
 
     def getrandbits(self, k: int, /) -> int: ...
     def random(self) -> float: ...
@@ -33,8 +33,8 @@ class Random(Protocol):
 class Connection(Protocol):
     """One ordered, bidirectional stream of commands between two processes.
 
-    `send_nowait` serializes at once (the caller may reuse the command) and returns; whatever has gathered when the
-    writer gets its turn leaves as one frame. There is exactly one receiver.
+    `send_nowait` serializes at once (the caller may reuse the command) and returns; the writer sends all gathered
+    commands as one frame. There is exactly one receiver.
     """
 
     @property
@@ -43,7 +43,7 @@ class Connection(Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes handed to `send_nowait` that have not left yet; senders of bulk data wait in `drain` above a bound."""
+        """Bytes passed to `send_nowait` and not sent yet; bulk senders wait in `drain` above a bound."""
 
     def send_nowait(self, command: Command) -> None:
         """Queue one command. Raises `ConnectionLost` once the connection is closed."""
@@ -52,17 +52,17 @@ class Connection(Protocol):
         """Wait until `pending_bytes` is at most `below_bytes`. Raises `ConnectionLost`."""
 
     async def receive(self) -> Sequence[Command]:
-        """The next frame's commands, in order. Raises `ConnectionLost` when the stream has ended, however it did.
-        May be cancelled, or put under a timeout: no frame is lost by it."""
+        """The next frame's commands, in order. Raises `ConnectionLost` when the stream has ended in any way. A cancel
+        or a timeout loses no frame."""
 
     async def close(self) -> None:
-        """Send what is queued if that is possible within a second, then end the stream. Idempotent, never raises."""
+        """Send the queued commands within a second if possible, then end the stream. Idempotent, never raises."""
 
 
 class Listener(Protocol):
     @property
     def address(self) -> str:
-        """`host:port` that was bound (the real port where 0 was asked for)."""
+        """The bound `host:port` (the real port if 0 was requested)."""
 
     async def close(self, grace_s: float = 1.0) -> None:
         """Stop accepting, close every connection, wait at most `grace_s` for handlers to return."""

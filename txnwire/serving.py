@@ -1,7 +1,7 @@
-"""Requests and replies over a `Connection`: the serving side. The asking side is `txnwire.calls.Caller`.
+"""Requests and replies over a `Connection`: the serving side. The calling side is `txnwire.calls.Caller`.
 
-Handlers that are plain functions are the hot path: one dictionary look-up and one call per request, the reply gathered
-with whatever else goes to that peer.
+Handlers that are plain functions are the hot path: one dictionary look-up and one call per request, and the reply is
+gathered with other commands to that peer.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from txnwire.protocol import MAX_OUTSTANDING_REQUESTS, MAX_PENDING_BYTES, MAX_SE
 _log = structlog.get_logger(__name__)
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-"""From a connection's acceptance to its Hello and the end of its authentication."""
+"""Limit from a connection's acceptance to the end of its authentication."""
 
 TASK_END_TIMEOUT_S: Final = 5.0
-"""For a disconnected peer's coroutine handlers, which have been cancelled, to return."""
+"""How long to wait for a disconnected peer's cancelled coroutine handlers."""
 
 ANONYMOUS: Final = "anonymous"
 
@@ -42,11 +42,11 @@ Authenticate = Callable[[pb.Hello], Awaitable[str]]
 
 
 class Service(Protocol):
-    """What a role offers: handlers by the name of the command's body field ("new_txn", "send", …).
+    """The handlers of a role, by the name of the command's body field ("new_txn", "send", …).
 
-    A handler is called in order of arrival and returns the reply, or None if it replies itself (or if there is none:
-    a push has request id 0), or a coroutine, which runs as a task owned by the connection and is cancelled when that
-    ends. Whatever it raises is the reply.
+    Handlers are called in order of arrival. A handler returns the reply, or None if it replies itself (or to a push,
+    which has request id 0 and no reply), or a coroutine. The coroutine runs as a task owned by the connection, and is
+    cancelled when that ends. An exception becomes the reply.
     """
 
     @property
@@ -63,12 +63,12 @@ class Peer:
         self.session_id = hello.session_id
         self.client_name = hello.client_name
         self.owner = owner
-        """Who authenticated; "anonymous" without authentication."""
+        """The authenticated name; "anonymous" without authentication."""
         self.address = connection.peer
         self.closed = False
         """A bool: whether the connection has ended, or is being ended."""
         self.unanswered = 0
-        """Requests that have arrived and have not been replied to."""
+        """Number of received requests without a reply yet."""
         self._connection = connection
         self._closing: asyncio.Task[None] | None = None
 
@@ -98,7 +98,7 @@ class Peer:
         self.reply(request_id, pb.Command(error=to_wire(error)))
 
     def push(self, command: pb.Command) -> None:
-        """Send a command nobody asked for (request id 0). Raises `MessageTooLarge`."""
+        """Send an unsolicited command (request id 0). Raises `MessageTooLarge`."""
         command.request_id = 0
         self._send(command)
 
@@ -107,7 +107,7 @@ class Peer:
         await self._connection.drain(below_bytes)
 
     def disconnect(self, reason: TxnError) -> None:
-        """End the connection from this side; logged, and told to the client as far as that is still possible."""
+        """End the connection from this side, log the reason, and send it to the client if still possible."""
         if self.closed:
             return
         _log.warning("peer_disconnected", peer=repr(self), reason=str(reason))
@@ -120,7 +120,7 @@ class Peer:
         self._closing = asyncio.get_running_loop().create_task(self._connection.close(), name=f"closing {self.address}")
 
     async def wait_disconnected(self) -> None:
-        """Close the connection if that has not been begun, and wait until it is closed. Bounded."""
+        """Close the connection, unless a close has begun, and wait until it is closed. Bounded."""
         self.closed = True
         if self._closing is not None:
             await asyncio.wait({self._closing})
@@ -132,7 +132,7 @@ class Peer:
         try:
             self._connection.send_nowait(command)
         except ConnectionLost as lost:
-            self.closed = True  # the receiving side hears of it too, and cleans up
+            self.closed = True  # the receiving side also gets the error, and cleans up
             _log.debug("peer_gone", peer=repr(self), reason=str(lost))
             return
         if self._connection.pending_bytes > MAX_PENDING_BYTES:
@@ -140,7 +140,7 @@ class Peer:
 
 
 def not_reading(connection: Connection) -> Overloaded:
-    """The reason to end a connection whose other end lets everything pile up here."""
+    """The reason to end a connection whose other end does not read."""
     waiting = connection.pending_bytes
     return Overloaded(f"{connection.peer} does not read: {waiting} bytes wait for it, the limit is {MAX_PENDING_BYTES}")
 
@@ -157,7 +157,7 @@ async def serve_connection(
     refusal: TxnError | None = None,
 ) -> None:
     """Serve one accepted connection until it ends: handshake first, then commands to their services' handlers.
-    `refusal`: say this in answer to its Hello, and no more.
+    `refusal`: answer its Hello with this error, and serve nothing.
 
     Raises `InternalError` if two services claim one command.
     """
@@ -198,7 +198,7 @@ def _pong(_peer: Peer, _command: pb.Command) -> pb.Command:
 def _tell_disconnected(service: Service, peer: Peer) -> None:
     try:
         service.disconnected(peer)
-    except Exception:  # noqa: BLE001 - the other services must hear of it nevertheless
+    except Exception:  # noqa: BLE001 - the other services must be called all the same
         _log.exception("disconnected_failed", service=type(service).__name__, peer=repr(peer))
 
 
@@ -208,7 +208,7 @@ def _tell_disconnected(service: Service, peer: Peer) -> None:
 async def _accept(
     connection: Connection, greeting: pb.HelloOk, authenticate: Authenticate | None, refusal: TxnError | None
 ) -> tuple[Peer, Sequence[pb.Command]] | None:
-    """Shake hands: the peer, and the commands right behind its Hello. None if it was refused, or has gone."""
+    """Shake hands; returns the peer, and the commands right after its Hello. None if it was refused, or has gone."""
     request_id = 0
     try:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
@@ -291,9 +291,9 @@ class _Serving:
         try:
             if handler is None:
                 raise InvalidArgument(_unknown(name))
-            check_bounds(str(name), command)  # ▲ before a handler computes anything from what a peer has named
+            check_bounds(str(name), command)  # ▲ before a handler computes anything from a peer's numbers
             outcome = handler(peer, command)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its reply
+        except Exception as error:  # noqa: BLE001 - any exception becomes the reply
             self._fail(name, request_id, error)
             return
         if outcome is None:
@@ -310,17 +310,17 @@ class _Serving:
     ) -> None:
         try:
             reply = await outcome
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its reply
+        except Exception as error:  # noqa: BLE001 - any exception becomes the reply
             self._fail(name, request_id, error)
             return
         if reply is not None:
             self._peer.reply(request_id, reply)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task).close()  # it has never begun where its task was cancelled at once
+        self._tasks.pop(task).close()  # it has not started if its task was cancelled at once
 
     def _fail(self, name: str | None, request_id: int, error: Exception) -> None:
-        """Reply an error. A bug is logged with its traceback; so is, briefly, what nobody waits for the reply of."""
+        """Reply with an error. Logs a bug with its traceback, and briefly the failure of a push, which has no reply."""
         if not isinstance(error, TxnError | TimeoutError):
             _log.error("handler_failed", command=name, peer=repr(self._peer), exc_info=error)
         elif not request_id:

@@ -1,4 +1,4 @@
-"""A snapshot cut: where every segment of some topics stood at one revision, and what up to there does not count.
+"""A snapshot cut: where every segment of some topics ended at one revision, and which entries up to there do not count.
 
     {"v": 1, "revision": R, "store": "<identity>",
      "topics": {"topic://t/n/name": {"epoch": 3,
@@ -7,8 +7,8 @@
      "pending": ["0003-00000000000004d2"], "aborted": [], "losers": [["<txn>", "<writer, 16 hex digits>"]],
      "counted": {"<txn>": ["<writer>"]}}
 
-What was committed at R is, of every segment, all up to `end` but for entries of `pending` and `aborted` transactions,
-of `losers` and of those writers of a transaction in `counted` that are not listed there (DESIGN §10). Pure.
+Committed at R are all entries of every segment up to `end`, except those of `pending` and `aborted` transactions, of
+`losers`, and of writers not listed for a transaction in `counted` (DESIGN §10). Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txnwire.turns import Steps, at_once, in_steps, in_weighed_steps
 
 VERSION: Final = 1
 AT_ONCE: Final = 2000
-"""Of what a snapshot names, written or read in one step."""
+"""Items of a snapshot written or read in one step."""
 
 OF_ANOTHER_STORE: Final = (
     "the snapshot is of another cluster, or from before its etcd was put back from a backup and repaired: what was "
@@ -35,8 +35,8 @@ OF_ANOTHER_STORE: Final = (
 
 
 class SegmentBounds(NamedTuple):
-    """`resolved`: up to it everything was decided before the cut. `end`: the last position that belongs to it.
-    `sealed`: it had been split or merged by then, so `end` is the last it will ever have."""
+    """A segment in a cut. `resolved`: everything up to it was decided before the cut. `end`: the last position in the
+    cut. `sealed`: it had been split or merged by then, so `end` is its last position for ever."""
 
     resolved: Position
     end: Position
@@ -44,24 +44,24 @@ class SegmentBounds(NamedTuple):
 
 
 class TopicBounds(NamedTuple):
-    """A topic in a cut: its layout epoch, and of each segment of that layout, by path, its bounds."""
+    """A topic in a cut: its layout epoch, and the bounds of each segment of that layout, by path."""
 
     epoch: int
     segments: Mapping[str, SegmentBounds]
     lost_id: int = -1
-    """A segment above it that has left the layout never held anything; of one at or below it, retention took it all."""
+    """A segment with a higher id that has left the layout never held anything; retention emptied the others."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Made by `client.snapshot(topics)`, or from JSON. Immutable; equal where everything in it is.
+    """A cut over topics, made by `client.snapshot(topics)` or from JSON. Immutable; equal if all fields are equal.
 
-    `revision`: of the metadata store; what was committed at it is in the snapshot, whole, over all `topics` (by name,
-    `topic://...`). `pending`: transactions with entries behind some segment's `resolved` that were open then or decided
+    `revision`: the metadata store's; the snapshot holds everything committed at it, whole, over all `topics` (by name,
+    `topic://...`). `pending`: transactions with entries after some segment's `resolved` that were open then or decided
     later. ▲ None of them has an entry at or below any `resolved`.
-    `aborted`, `losers` (transaction, writer) and `counted` (transaction → the writers that count) name only what has
-    entries behind a `resolved`; brokers leave out what was aborted before by themselves.
-    `store`: whose revision it is; empty where that is not known.
+    `aborted`, `losers` (transaction, writer) and `counted` (transaction → the writers that count) name only
+    transactions with entries after a `resolved`; brokers leave out earlier aborted entries.
+    `store`: the store of the revision; empty if unknown.
     """
 
     revision: int
@@ -73,12 +73,12 @@ class Snapshot:
     store: str = ""
 
     def bounds(self, segment: str) -> SegmentBounds | None:
-        """Of a segment by its path; None where it is not in the snapshot."""
+        """The bounds of a segment by its path; None if it is not in the snapshot."""
         return self._segments.get(segment)
 
     @property
     def segments(self) -> Mapping[str, SegmentBounds]:
-        """Of all topics, by path."""
+        """The segments of all topics, by path."""
         return self._segments
 
     def is_pending(self, txn_id: TxnId) -> bool:
@@ -86,24 +86,24 @@ class Snapshot:
 
     def counts(self, txn_id: TxnId, writer: int) -> bool:
         """Whether an entry of this transaction and writer at or below its segment's end may belong to the snapshot.
-        One aborted so long before that the snapshot does not name it is left out by whoever reads the segment."""
+        The segment's reader leaves out entries aborted so early that the snapshot does not name them."""
         if txn_id in self._pending or txn_id in self._aborted or (txn_id, writer) in self._losers:
             return False
         counted = self.counted.get(txn_id)
         return counted is None or writer in counted
 
     def precedes(self, other: Snapshot) -> bool:
-        """Whether a read from this one to `other` is meaningful: nothing that this one holds is missing in `other`.
+        """Whether a read from this one to `other` is meaningful: `other` holds everything in this one.
 
-        Of two snapshots of the same topics, one asked for after the other was answered is always preceded by it;
-        two that were taken at the same time may be preceded by neither. Equal revisions say nothing: messages outside
-        transactions do not raise it, so two snapshots of one revision may have different ends."""
+        A snapshot always precedes one of the same topics that was requested after its answer; of two taken at the same
+        time, neither may precede the other. Equal revisions prove nothing: messages outside transactions do not raise
+        the revision, so two snapshots of one revision may have different ends."""
         return self.obstacle(other) is None
 
     def obstacle(self, later: Snapshot) -> str | None:
         """Why it does not precede `later`, or None."""
         if self.store and later.store and self.store != later.store:
-            # ▲ A repair gives revisions again, and has aborted what a restored etcd did not know as committed.
+            # ▲ A repair reuses revisions, and has aborted transactions whose commit the restored etcd did not know.
             return OF_ANOTHER_STORE
         if self.revision > later.revision:
             return f"the start, at revision {self.revision}, is newer than the end, at {later.revision}"
@@ -124,8 +124,8 @@ class Snapshot:
         return None
 
     def adds_to(self, earlier: Snapshot) -> bool:
-        """Whether a read from `earlier` to this one may show anything; False: both hold the same, whatever their
-        revisions, so that a stream that stands at `earlier` can stay there."""
+        """Whether a read from `earlier` to this one may show anything. False: both hold the same messages, at any
+        revisions, so a stream at `earlier` can stay there."""
         for path, one in self.segments.items():
             old = earlier.bounds(path)
             if one.end > (EARLIEST if old is None else old.end):
@@ -138,7 +138,7 @@ class Snapshot:
 
     @staticmethod
     def from_json(text: str | bytes) -> Snapshot:
-        """Raises `InvalidArgument` that says what is wrong with it."""
+        """Parse a snapshot. Raises `InvalidArgument` that names the fault."""
         return at_once(read_in_steps(text))
 
     @cached_property
@@ -159,7 +159,7 @@ class Snapshot:
 
 
 def written_in_steps(snapshot: Snapshot) -> Steps[str]:
-    """`Snapshot.to_json` for who has others wait for the loop: it may name hundreds of thousands of transactions."""
+    """`Snapshot.to_json` in steps, to share the event loop: it may name hundreds of thousands of transactions."""
     head: dict[str, Any] = {"v": VERSION, "revision": snapshot.revision}
     if snapshot.store:
         head["store"] = snapshot.store
@@ -203,7 +203,7 @@ def _counted_document(counted: Iterable[tuple[TxnId, tuple[int, ...]]]) -> dict[
 
 
 def read_in_steps(text: str | bytes) -> Steps[Snapshot]:
-    """`Snapshot.from_json`, likewise."""
+    """`Snapshot.from_json` in steps."""
     try:
         return (yield from _from_document(json.loads(text)))
     except InvalidArgument:

@@ -1,8 +1,8 @@
 """A `Connection` over any ordered stream of frames: gathering, backpressure, bounded closing.
 
-▲ DESIGN §11: a stream has exactly one writer task and one reader task, made here and nowhere else. A second concurrent
-write or read kills a gRPC stream, and a timeout around a read would cancel the whole call: so nobody outside touches
-the stream, `receive` waits on the reader's inbox, and may be cancelled or timed without harm.
+▲ DESIGN §11: a stream has exactly one writer task and one reader task, both made here. A second concurrent write or
+read kills a gRPC stream, and a timeout around a read would cancel the whole call. So no other code touches the stream:
+`receive` waits on the reader's inbox, and may be cancelled or timed out without harm.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from txnwire.proto.txn_pb2 import Command
 from txnwire.protocol import MIB
 
 _log = logging.getLogger("txnclient.wire")
-"""The client library runs this, so it logs through `logging`, below the library's own logger. A server shows it, too
-(`txnctl.process.logs`)."""
+"""The client library uses this module, so it logs through `logging`, below the library's own logger. A server shows it
+too (`txnctl.process.logs`)."""
 
 CLOSE_TIMEOUT_S: Final = 1.0
-"""For sending what is queued and for the other end's goodbye, together."""
+"""Limit for sending queued commands and for the other end's goodbye, together."""
 
 INBOX_FRAMES: Final = 8
 INBOX_BYTES: Final = 8 * MIB
-"""The reader stops reading above either, so that the stream's flow control holds the sender back."""
+"""The reader stops reading above either limit, so the stream's flow control slows the sender."""
 
 
 class FrameStream(Protocol):
-    """What a transport brings: whole frames both ways, one read and one write at a time."""
+    """A transport's stream: whole frames both ways, one read and one write at a time."""
 
     async def read(self) -> bytes | None:
-        """The next frame, None at an orderly end. Raises `ConnectionLost` with what is known of the reason."""
+        """The next frame; None at an orderly end. Raises `ConnectionLost` with the reason, if known."""
 
     async def write(self, frame: bytes) -> None:
         """Return once the stream has taken the frame. Raises `ConnectionLost`."""
 
     async def finish(self) -> None:
-        """Tell the other end that nothing follows. Called once, behind the last write."""
+        """Tell the other end that nothing follows. Called once, after the last write."""
 
     def abort(self, reason: Exception | None) -> None:
-        """End the stream at once; `reason` (None: orderly) is told to the other end if that is still possible."""
+        """End the stream at once; send `reason` (None: orderly) to the other end if still possible."""
 
     async def release(self) -> None:
-        """Let go of what the stream holds; nothing is called after this."""
+        """Release the stream's resources; nothing is called after this."""
 
 
 class StreamConnection:
@@ -97,8 +97,8 @@ class StreamConnection:
         await drained
 
     async def receive(self) -> Sequence[Command]:
-        """See `ports.Connection`. May be cancelled: no frame is lost by it. Always gives the event loop a turn, so that
-        a receiver with much to take does not keep the writer from its replies."""
+        """See `ports.Connection`. A cancel loses no frame. It always yields to the event loop, so a receiver with much
+        input does not block the writer's replies."""
         if self._inbox:
             await asyncio.sleep(0)
         while not self._inbox:
@@ -123,13 +123,13 @@ class StreamConnection:
         await asyncio.shield(self._closing)
 
     def end(self, reason: Exception) -> None:
-        """End at once, without sending what is queued. The first reason counts, the other end is told it."""
+        """End at once, without sending queued commands. The first reason counts and is sent to the other end."""
         if self._ended is None:
             said = "closed here" if self._closing else reason
             self._end(ConnectionLost(f"connection with {self._peer}: {said}"), reason)
 
     async def wait_stopped(self) -> None:
-        """Wait until neither task will touch the stream any more. Only after `end` or while closing."""
+        """Wait until neither task will touch the stream again. Only after `end` or while closing."""
         tasks = [task for task in (self._writer, self._reader) if not task.done()]
         if tasks:
             await asyncio.wait(tasks)
@@ -137,7 +137,7 @@ class StreamConnection:
     # ---- inside ----
 
     def _lost(self) -> ConnectionLost:
-        """A fresh exception: raising one object in many places would tangle their tracebacks."""
+        """A new exception: raising one object in many places would mix their tracebacks."""
         return ConnectionLost(str(self._ended) if self._ended else f"connection with {self._peer}: closed here")
 
     def _end(self, lost: ConnectionLost, reason: Exception | None) -> None:
@@ -156,7 +156,7 @@ class StreamConnection:
         self._drainers.clear()
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        """A loop returns or is cancelled; anything else is a bug, which must not leave half a connection behind."""
+        """Check a loop's end: unless it returned or was cancelled, it is a bug, and the connection must end too."""
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("the task %s of a connection failed", task.get_name(), exc_info=error)
             self.end(InternalError(f"{type(error).__name__}: {error}"))
@@ -174,7 +174,7 @@ class StreamConnection:
             try:
                 await self._stream.write(frame)
             except ConnectionLost as lost:
-                # The reader hears why the stream ended, a failed write only that it did: let it speak first.
+                # The reader learns why the stream ended, a failed write only that it did: let the reader go first.
                 await asyncio.wait({self._reader}, timeout=CLOSE_TIMEOUT_S)
                 self.end(lost)
                 return
@@ -202,7 +202,7 @@ class StreamConnection:
 
     async def _deliver(self, data: bytes) -> None:
         if self._closing is not None:
-            return  # nobody will take it any more, but the end of the stream must still be seen
+            return  # drop it, but go on reading to see the end of the stream
         self._inbox.append((parse_frame(data), len(data)))
         self._inbox_bytes += len(data)
         if self._receiver is not None:
@@ -224,7 +224,7 @@ class StreamConnection:
         await self._stream.release()
 
     async def _say_goodbye(self) -> None:
-        """Send what is queued, then finish in order, all within `CLOSE_TIMEOUT_S`."""
+        """Send queued commands, then finish in order, all within `CLOSE_TIMEOUT_S`."""
         for idle in (self._idle_writer, self._idle_reader):
             if idle is not None:
                 _wake(idle)

@@ -1,13 +1,13 @@
-"""The background tasks of a process: how each is kept alive, and how everybody learns of an end that nobody asked for.
+"""Starts the background tasks of a process, and reports every unexpected end.
 
-A task whose exception ends in the log leaves a process that holds its names and leases and does a part of its work no
-more. So what runs beside requests is started in one of three ways:
+If a failed task only logged its exception, the process would keep its names and leases but no longer do part of its
+work. So background tasks are started in one of three ways:
 
-- `restarted`: must live as long as its process; begun anew with a growing pause whenever it ends;
-- `vital`: must live too, and cannot be begun anew: its end is the end of the process, which `on_fatal` brings about;
-- `errand`: ends by itself; an exception that is no `TxnError` is a defect, and told.
+- `restarted`: must live as long as its process; started again with a growing pause whenever it ends;
+- `vital`: must live too, but cannot be started again: its end is the end of the process, through `on_fatal`;
+- `errand`: ends normally; an exception that is no `TxnError` is a defect, and reported.
 
-Each end that should not have been is logged, counted by name, shown by `failing` for a while, and told to `witnesses`.
+Each unexpected end is logged, counted by name, shown by `failing` for a while, and passed to `witnesses`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from txnwire.errors import InternalError, TxnError
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 10.0
 SETTLED_S: Final = 15.0
-"""A task that has run for so long since its last end counts as well again; longer than the longest pause."""
+"""How long a task must run after its last end to count as healthy again; longer than the longest pause."""
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
 class TaskEnd(NamedTuple):
-    """`name`: what kind of task, of a small set; `of`: which one. `fatal`: the process ends by it."""
+    """An unexpected end. `name`: the kind of task, of a small set; `of`: which one. `fatal`: it ends the process."""
 
     name: str
     of: str
@@ -42,8 +42,8 @@ class TaskEnd(NamedTuple):
 
 
 class Tasks:
-    """Of one process. `now`: monotonic seconds. `on_fatal` is called when a vital task has ended: the process must end
-    too."""
+    """Records the tasks' ends of one process. `now`: monotonic seconds. `on_fatal` is called when a vital task has
+    ended: the process must end too."""
 
     def __init__(
         self, now: Callable[[], float] = lambda: 0.0, on_fatal: Callable[[BaseException], None] = lambda _: None
@@ -52,12 +52,12 @@ class Tasks:
         self._on_fatal = on_fatal
         self._ended_at: dict[tuple[str, str], tuple[float, BaseException]] = {}
         self.failures: dict[str, int] = {}
-        """Ends that nobody asked for, by the name of the task."""
+        """Number of unexpected ends, by the name of the task."""
         self.witnesses: list[Callable[[TaskEnd], None]] = []
 
     @contextmanager
     def in_charge(self) -> Iterator[None]:
-        """Tasks that are started within, and by tasks and callbacks begun within, are of this process."""
+        """Tasks started in this block, and by its tasks and callbacks, belong to this process."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -65,7 +65,7 @@ class Tasks:
             _CURRENT.reset(token)
 
     def failing(self) -> str | None:
-        """The task that ended last of those that have not been well for long enough since; None where all are."""
+        """The latest ended task among those not healthy again yet; None if all are healthy."""
         after = self._now() - SETTLED_S
         lately = [(at, who, error) for who, (at, error) in self._ended_at.items() if at > after]
         if not lately:
@@ -90,7 +90,7 @@ _CURRENT: ContextVar[Tasks] = ContextVar("tasks", default=Tasks())  # noqa: B039
 
 
 def restarted(run: Callable[[], Awaitable[None]], *, name: str, of: str = "") -> asyncio.Task[None]:
-    """A task that runs `run`, for ever: when it raises or returns, again after a pause. Cancel it to end it."""
+    """A task that runs `run` for ever: again after a pause when it raises or returns. Cancel it to end it."""
     return asyncio.get_running_loop().create_task(_run_again(run, name, of, _CURRENT.get()), name=_title(name, of))
 
 
@@ -100,15 +100,15 @@ async def _run_again(run: Callable[[], Awaitable[None]], name: str, of: str, tas
         began = loop.time()
         try:
             await run()
-            if _is_cancelled():  # ▲ what it waited for may have taken its cancellation: it ends all the same
+            if _is_cancelled():  # ▲ an inner await may have swallowed the cancel: end all the same
                 raise asyncio.CancelledError
             error: BaseException = InternalError(f"task {_title(name, of)} returned and should never end")
         except asyncio.CancelledError as cancelled:
             if _is_cancelled():
                 raise
-            error = cancelled  # of something that it waited for: for this task it is an error as any other
+            error = cancelled  # it awaited something cancelled: an error like any other
         except Exception as raised:
-            if _is_cancelled():  # ▲ what ends it may fail on the way: begun anew, it would keep its process from ending
+            if _is_cancelled():  # ▲ its cleanup may raise: a restart would keep the process from ending
                 raise asyncio.CancelledError from raised
             error = raised
         tasks.ended(name, of, error)
@@ -118,7 +118,7 @@ async def _run_again(run: Callable[[], Awaitable[None]], name: str, of: str, tas
 
 
 def vital(work: Coroutine[Any, Any, T], *, name: str, of: str = "") -> asyncio.Task[T]:
-    """A task whose end, if nobody cancels it, ends the process."""
+    """A task whose end, except by a cancel, ends the process."""
     task = asyncio.get_running_loop().create_task(work, name=_title(name, of))
     tasks = _CURRENT.get()
 
@@ -134,8 +134,8 @@ def vital(work: Coroutine[Any, Any, T], *, name: str, of: str = "") -> asyncio.T
 def errand(
     work: Coroutine[Any, Any, T], *, name: str, of: str = "", expected: type[BaseException] = TxnError
 ) -> asyncio.Task[T]:
-    """A task that ends by itself. Who waits for it gets what it raises; what is neither a `TxnError` nor `expected` is
-    a defect, and told besides."""
+    """A task that ends normally. Its waiter gets its exception; one that is neither a `TxnError` nor `expected` is a
+    defect, and also reported."""
     task = asyncio.get_running_loop().create_task(work, name=_title(name, of))
     tasks = _CURRENT.get()
 
@@ -149,15 +149,15 @@ def errand(
 
 
 async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel them and wait for their end, whatever it is."""
+    """Cancel them and wait until all have ended in any way."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results, in order. ▲ The first failure, as the caller's own cancellation, ends the others before it is
-    raised: with `asyncio.gather` they would go on behind the back of a caller that has given up, or has closed."""
+    """Their results, in order. ▲ The first failure, or the caller's cancel, ends the others before it is raised: with
+    `asyncio.gather` they would go on after the caller has given up or closed."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return await asyncio.gather(*tasks)
@@ -167,12 +167,12 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def defect(name: str, of: str, error: BaseException) -> None:
-    """A task has met a defect and goes on without what it was about: told as an end of that part of it."""
+    """Report a defect in a part of a task that itself goes on: recorded as the end of that part."""
     _CURRENT.get().ended(name, of, error)
 
 
 def _where(error: BaseException) -> str:
-    """The innermost lines that it came through."""
+    """The innermost lines of its traceback."""
     frames = extract_tb(error.__traceback__)[-3:]
     return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
 

@@ -1,4 +1,4 @@
-"""Working on what a user can multiply in turns with others: no more of it in one go than keeps the event loop for some
+"""Splits work whose size a user controls into turns, so that none blocks the event loop for more than some
 milliseconds."""
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, T]
-"""Work that returns a T, of a core that knows of no event loop: others may have their turn wherever it yields. ▲ What
-it works on has to stay as it is until it returns."""
+"""Work of a pure core that returns a T: other tasks may run wherever it yields. ▲ Its input must not change until it
+returns."""
 
 _divided_by: ContextVar[int] = ContextVar("turns divided by", default=1)
 
 
 def turn_size(items: int) -> int:
-    """How many to work on in one go where `items` is meant: as many, or fewer in a simulation, which is to meet what
-    happens between two turns with little data."""
+    """How many items to process in one turn: `items`, or fewer in a simulation, which must reach the gaps between turns
+    with little data."""
     return max(1, items // _divided_by.get())
 
 
 @contextmanager
 def turns_divided_by(divisor: int) -> Iterator[None]:
-    """For what runs in this context, and in tasks begun in it."""
+    """Divide turn sizes in this context and in tasks started in it."""
     token = _divided_by.set(divisor)
     try:
         yield
@@ -36,9 +36,9 @@ def turns_divided_by(divisor: int) -> Iterator[None]:
 
 
 async def in_turns(items: Sequence[T], size: int = 1000) -> AsyncIterator[Sequence[T]]:
-    """`items` in order, at most `size` at a time; behind each whole part others have their turn of the event loop.
+    """`items` in order, at most `size` at a time; after each full part other tasks get a turn of the event loop.
 
-    ▲ Whatever is not the caller's own may have changed by the next part."""
+    ▲ State that the caller does not own may have changed by the next part."""
     size = turn_size(size)
     for at in range(0, len(items), size):
         yield items[at : at + size]
@@ -47,14 +47,14 @@ async def in_turns(items: Sequence[T], size: int = 1000) -> AsyncIterator[Sequen
 
 
 def in_steps(items: Iterable[T], size: int = 1000) -> Iterator[list[T]]:
-    """`items` in order, at most `size` at a time, for `Steps` that yield behind each of these."""
+    """`items` in order, at most `size` at a time, for `Steps` that yield after each part."""
     iterator, size = iter(items), turn_size(size)
     while part := list(islice(iterator, size)):
         yield part
 
 
 def in_weighed_steps(items: Iterable[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """`items` in order: one of them, or several that weigh at most `most` together."""
+    """`items` in order, in parts of one item, or of several that weigh at most `most` together."""
     part: list[T] = []
     weighed, most = 0, turn_size(most)
     for item in items:
@@ -69,7 +69,7 @@ def in_weighed_steps(items: Iterable[T], weight: Callable[[T], int], most: int) 
 
 
 async def taking_turns(steps: Steps[T]) -> T:
-    """What `steps` return."""
+    """Run `steps` with turns for other tasks; returns their result."""
     while True:
         try:
             next(steps)
@@ -80,7 +80,7 @@ async def taking_turns(steps: Steps[T]) -> T:
 
 
 def at_once(steps: Steps[T]) -> T:
-    """The same where nobody else waits for the loop."""
+    """Run `steps` without a break; returns their result."""
     while True:
         try:
             next(steps)

@@ -398,7 +398,7 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§9",
         file="txnclient/transactions/coordinators.py",
         old=(
-            "            # An earlier attempt may have been carried out although the last one was not.\n"
+            "            # An earlier attempt may have succeeded although the last one did not.\n"
             '            raise deadline.expired(f"ending transaction {txn.id}", error) from error\n'
         ),
         new="            raise\n",

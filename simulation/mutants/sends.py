@@ -33,9 +33,9 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="an abort waits for nothing that its caller has yet to give",
         section="§6",
         file="txnclient/transactions/whole.py",
-        old='        """Nobody waits for it any more: it may be at a message that its caller has yet to give."""\n'
+        old='        """The transaction stops waiting for it: its caller may not have given the next message yet."""\n'
         "        self._finish()",
-        new='        """Nobody waits for it any more: it may be at a message that its caller has yet to give."""',
+        new='        """The transaction stops waiting for it: its caller may not have given the next message yet."""',
         tests=(CARELESS + "test_an_abort_does_not_wait_for_messages_that_their_sender_has_yet_to_give",),
         why_tests=CAREFUL,
     ),
@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/batches.py",
         old=(
             "                future.set_exception(again(error))\n"
-            "                future.exception()  # whoever has ended the transaction knows"
+            "                future.exception()  # the caller that ended the transaction knows"
         ),
         new="                future.cancel()",
         tests=(CARELESS + "test_a_task_group_whose_transaction_is_aborted_ends_with_an_error",),

@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="an ack that is made while its segment has no owner ends by its timeout",
         section="§8",
         file="txnclient/consuming/acks.py",
-        old="            self._retry_later()  # sent when attached again; until then only its deadline is kept\n",
+        old="            self._retry_later()  # sent when attached again; until then only its deadline is checked\n",
         new="",
         tests=(
             "tests/txnclient/consuming/test_careless_consumers.py::"

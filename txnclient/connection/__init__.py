@@ -1,5 +1,5 @@
-"""How a client reaches a cluster: connections to servers, who serves what, topics' layouts, deadlines of calls.
+"""How a client reaches a cluster: connections to servers, owners and roles, topics' layouts, deadlines of calls.
 
-Decides whom to ask, for how long, and when to ask somebody else. Imports `txnwire` alone. Begin with `session` (what
-everything of one client shares), then `directory` (who serves what) and `links` (connections).
+Decides which server to ask, for how long, and when to try another. Imports `txnwire` alone. Begin with `session` (the
+shared state of one client), then `directory` (which server has which role) and `links` (connections).
 """

@@ -1,4 +1,4 @@
-"""How long to go on: the deadline of one call, and the pauses between its attempts."""
+"""The deadline of one call, and the pauses between its attempts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST_PAUSE_S = 1.0
 
 
 class Deadline:
-    """A moment on the monotonic clock, and what it was made from."""
+    """A moment on the monotonic clock, made from a timeout."""
 
     __slots__ = ("_clock", "at", "timeout_s")
 
@@ -33,13 +33,13 @@ class Deadline:
         return self._clock.monotonic() >= self.at
 
     def expired(self, what: str, last: TxnError | None = None) -> Timeout:
-        """The error to raise when the time is up; `last` is what the latest attempt failed with."""
+        """The error to raise when the time is up; `last`: the error of the latest attempt."""
         because = f"; the last attempt: {type(last).__name__}: {last}" if last is not None else ""
         return Timeout(f"{what}: not done within {self.timeout_s:g} s{because}")
 
 
 class Backoff:
-    """Pauses that double from 20 ms to 1 s, each cut by up to a half at random so that clients do not march in step."""
+    """Pauses that double from 20 ms to 1 s, each cut by up to a half at random to keep clients out of step."""
 
     def __init__(self, random: Random, *, first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> None:
         self._random = random

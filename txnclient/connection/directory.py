@@ -1,8 +1,8 @@
-"""What a client knows of the cluster: coordinators, brokers, the controller, and the layouts of the topics it uses.
+"""Follows the cluster for a client: coordinators, brokers, the controller, and the layouts of the topics it uses.
 
-It is followed over one connection to any server ("any role answers", DESIGN §8) and followed again over another one
-when that is lost, or when its server is cut off from the store. Knowledge is ordered by the store's revision, so a
-server that lags cannot turn it back.
+It follows over one connection to any server, its home ("any role answers", DESIGN §8). It moves to another server when
+the connection is lost or the server is cut off from the store. The store's revision orders all news, so a lagging
+server cannot replace newer knowledge.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLLOW_TIMEOUT_S = 5.0
 FIRST_SEARCH_S = 0.2
 LONGEST_SEARCH_S = 30.0
 CANDIDATES = 3
-"""Servers that are asked before the next pause, where home leads astray."""
+"""How many servers to try before the next pause, if home is stale."""
 
 _log = logging.getLogger("txnclient")
 
@@ -44,9 +44,9 @@ class ClientDirectory:
         self._disowned = Disowned()
         self._next_seed = random.getrandbits(16)
         self._topics: dict[str, TopicLayout | None] = {}
-        """Every topic that is followed; None: it did not exist when last heard of."""
+        """Layouts of all followed topics; None: the topic did not exist at the last news."""
         self._not_followed: TxnError | None = None
-        """What the latest attempt to follow the cluster ended with."""
+        """The error of the latest attempt to follow the cluster."""
         self._refused: TxnError | None = None
         self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners: dict[int, Callable[[], None]] = {}
@@ -56,8 +56,7 @@ class ClientDirectory:
         """(TCID, address) of every coordinator that is up, in TCID order."""
 
     async def start(self, deadline: Deadline) -> None:
-        """Raises `Timeout` if no server answers in time, `Unauthorized` (or what else the handshake was refused
-        with)."""
+        """Start following. Raises `Timeout` if no server answers in time, `Unauthorized` or another handshake error."""
         self._tasks.keep(self._follow, name="directory")
         while self.cluster is None:
             if self._refused is not None:
@@ -67,7 +66,7 @@ class ClientDirectory:
             await self.wait_change(deadline.remaining())
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after every change, before anybody who waits for one goes on; returns what takes it back."""
+        """Call `listener` after every change, before waiting tasks go on; returns a function that removes it."""
         self._last_listener += 1
         number = self._last_listener
         self._listeners[number] = listener
@@ -77,7 +76,7 @@ class ClientDirectory:
         self._listeners.pop(number, None)
 
     async def wait_change(self, timeout_s: float) -> None:
-        """Wait for the next change of anything here, at most so long."""
+        """Wait for the next change of anything here, at most `timeout_s`."""
         await asyncio.wait((self._change,), timeout=timeout_s)
 
     async def wait_change_or_lost(self, link: Link) -> None:
@@ -100,8 +99,7 @@ class ClientDirectory:
         return (self.cluster.controller_address or None) if self.cluster is not None else None
 
     def addresses(self) -> list[str]:
-        """Every server heard of, without repetition: coordinators and controller, brokers, those the client was
-        given."""
+        """Every known server, each once: coordinators and controller, brokers, the addresses given to the client."""
         known: list[str] = []
         if self.cluster is not None:
             known = [address for _, address in self.coordinators]
@@ -109,7 +107,7 @@ class ClientDirectory:
         return list(dict.fromkeys([*(address for address in known if address), *self._seeds]))
 
     def segment(self, path: str) -> SegmentInfo | None:
-        """A segment of a topic that is followed, as last heard of."""
+        """A segment of a followed topic, as last heard of."""
         layout = self._topics.get(topic_of_segment(path))
         return layout.segment_by_path(path) if layout is not None else None
 
@@ -117,7 +115,7 @@ class ClientDirectory:
         return self._topics.get(topic)
 
     async def layout(self, topic: str, deadline: Deadline) -> TopicLayout:
-        """The layout of a topic, which is followed from now on. Raises `TopicNotFound`, `Timeout`."""
+        """The layout of a topic, which it follows from now on. Raises `TopicNotFound`, `Timeout`."""
         last: TxnError | None = None
         while not deadline.passed:
             layout = self._topics.get(topic)
@@ -140,7 +138,7 @@ class ClientDirectory:
         raise deadline.expired(f"looking up {topic}", last)
 
     async def wait_layout(self, topic: str, deadline: Deadline) -> TopicLayout:
-        """Wait until the topic exists as seen from here, as it does a moment after the controller has created it."""
+        """Wait until the topic is visible here, a moment after the controller has created it."""
         while True:
             try:
                 return await self.layout(topic, deadline)
@@ -174,10 +172,10 @@ class ClientDirectory:
         return addresses[self._next_seed % len(addresses)]
 
     async def _stay(self, home: Link) -> None:
-        """Until the connection to home has ended. Home is another server from when this one leads astray.
+        """Stay until the connection to home has ended; move home to another server if this one becomes stale.
 
-        ▲ A home that is cut off from its store names owners of former times for ever: whoever stayed at it would send
-        nothing any more. Looked for more and more slowly: there may be no better one."""
+        ▲ A home that is cut off from its store names former owners for ever: a client that stayed could send nothing.
+        The search slows down, because there may be no better server."""
         pauses = Backoff(self._random, first_s=FIRST_SEARCH_S, longest_s=LONGEST_SEARCH_S)
         searched_at = float("-inf")
         while not home.closed:
@@ -196,7 +194,7 @@ class ClientDirectory:
                 continue
 
     async def _find_fresh(self, home: Link) -> Link | None:
-        """A server with a view that is not stale, which is home from now on; None where none was found among a few."""
+        """Find a server with a fresh view and make it home; None if none of a few candidates has one."""
         for _ in range(min(CANDIDATES, len(self.addresses()))):
             address = self._next_address()
             if address == home.address:
@@ -211,7 +209,7 @@ class ClientDirectory:
         return None
 
     async def _follow_over(self, link: Link, *, fresh: bool = False) -> bool:
-        """Make it home; with `fresh` only if its view is not stale. Whether it is."""
+        """Make the link home, with `fresh` only if its view is not stale; whether it is home now."""
         reply = await link.call(pb.Command(watch_cluster=pb.WatchCluster()), timeout_s=FOLLOW_TIMEOUT_S)
         self._heard_from(link, reply.cluster)
         if fresh and link.stale:
@@ -239,7 +237,7 @@ class ClientDirectory:
             _log.debug("unexpected push %s", body)
 
     def on_not_owner(self, link: Link, segment: str) -> None:
-        """A call for a segment was refused; whether by the owner that it is said to have is looked up here."""
+        """A call for a segment was refused; count it if the refusing server is the owner that this directory names."""
         known = self.segment(segment)
         if known is not None and known.owner_address == link.address:
             self._disowned.refused(segment, link.address, self._clock.monotonic())
@@ -268,7 +266,7 @@ class ClientDirectory:
         self.stir()
 
     def stir(self) -> None:
-        """Something has changed: whoever waits looks again."""
+        """Something has changed: wake the waiting tasks."""
         if not self._change.done():
             self._change.set_result(None)
         self._change = asyncio.get_running_loop().create_future()
@@ -278,8 +276,7 @@ class ClientDirectory:
     # ---- finding who serves -----------------------------------------------------------------------------------------
 
     async def owner_link(self, path: str, deadline: Deadline) -> Link:
-        """A link to the broker that owns a segment now. Raises `NotOwner` while none does, and what `Links.get`
-        raises."""
+        """A link to the segment's current owner. Raises `NotOwner` while there is none, and what `Links.get` raises."""
         segment = self.segment(path)
         if segment is None and self._is_ahead(path):
             raise NotOwner(f"segment://{path} has come since this client heard of its topic's layout last")
@@ -303,5 +300,5 @@ class ClientDirectory:
         return await self._links.get(address, deadline)
 
     def home(self) -> Link | None:
-        """The link over which the cluster is followed, while there is one."""
+        """The link over which it follows the cluster, while there is one."""
         return self._home if self._home is not None and not self._home.closed else None

@@ -1,7 +1,7 @@
-"""Whether what a client is told of owners leads it astray: pure, by the refusals of those that it is told of.
+"""Detects from refusals of named owners that a server's view of the cluster is stale. Pure.
 
-One refusal is nothing: a segment changes hands, and its new owner is told a moment later. Several in a row, for as long
-as that never takes, tell of a server that has lost touch with its store and names owners of former times.
+One refusal proves nothing: a segment changes hands, and the news of its new owner comes a moment later. Refusals in a
+row over a longer time show a server that has lost its store and names former owners.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SPAN_S: Final = 5.0
 PAUSE_S: Final = 5.0
 """Refusals further apart than that are not in a row."""
 MOST: Final = 1000
-"""Segments whose refusals are kept."""
+"""Most segments whose refusals are kept."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Row:
 
 
 class Disowned:
-    """Refusals with `NotOwner`, by segment, of the owner that is named."""
+    """Counts `NotOwner` refusals by named owners, per segment."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}

@@ -1,4 +1,4 @@
-"""Links: one connection per server, shared by everything of a client that talks to it (DESIGN §11)."""
+"""Links: one connection per server, shared by all parts of a client (DESIGN §11)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from txnwire.protocol import MIB
 CONNECT_TIMEOUT_S = 5.0
 
 BUSY_BYTES = 4 * MIB
-"""Bulk senders pause while more than this waits to leave over a link, and go on when half of it has left."""
+"""Bulk senders pause while more than this waits to be sent over a link, and go on when half of it is sent."""
 
 _log = logging.getLogger("txnclient")
 
 
 class ConsumerEnd(Protocol):
-    """Who gets the pushes for one consumer id."""
+    """Receives the pushes for one consumer id."""
 
     def on_deliver(self, deliver: pb.Deliver) -> None: ...
     def on_rewind(self) -> None: ...
@@ -33,13 +33,13 @@ class ConsumerEnd(Protocol):
 
 
 class ProducerEnd(Protocol):
-    """Who gets the pushes for one producer id."""
+    """Receives the pushes for one producer id."""
 
     def on_producer_closed(self, error: TxnError, last_sequence_id: int) -> None: ...
 
 
 class News(Protocol):
-    """Who follows the cluster."""
+    """Receives the news of the cluster."""
 
     def on_news(self, link: Link, command: pb.Command) -> None:
         """A push about the cluster or a topic."""
@@ -49,20 +49,20 @@ class News(Protocol):
 
 
 class Link:
-    """A connection that has shaken hands, with the routes for what its server pushes."""
+    """A connection after its handshake, with the routes for its server's pushes."""
 
     def __init__(self, address: str, news: News, tasks: OwnedTasks) -> None:
         self.address = address
         self.stale = False
-        """Whether its server has said that its view of the cluster is."""
+        """Whether its server has reported its own view of the cluster as stale."""
         self._tasks = tasks
         self._paused: list[Callable[[], None]] = []
         self.caller: Caller
         self.consumers: dict[int, ConsumerEnd] = {}
         self.producers: dict[int, ProducerEnd] = {}
         self.assignments: dict[tuple[str, str, str, int], Callable[[pb.Assignment], None]] = {}
-        """By topic, subscription, consumer name and incarnation. ▲ Consumers of one name may share the connection, one
-        of them still leaving: each is told of its own."""
+        """By topic, subscription, consumer name and incarnation. ▲ Consumers of one name may share the connection while
+        one is leaving: each receives only its own assignments."""
         self._news = news
         self._lost_listeners: dict[int, Callable[[], None]] = {}
         self._next_listener = 0
@@ -85,12 +85,12 @@ class Link:
             raise
 
     def push_if_open(self, command: pb.Command) -> None:
-        """Send what is only of use as long as the connection lives."""
+        """Send a command that matters only while the connection lives."""
         if self.caller.closed:
             return
         try:
             self.caller.push(command)
-        except ConnectionLost as error:  # it has ended, and the caller has yet to hear of it
+        except ConnectionLost as error:  # it has ended, and the caller does not know yet
             _log.debug("connection to %s ended under a push: %s", self.address, error)
 
     @property
@@ -99,7 +99,7 @@ class Link:
         return self.caller.pending_bytes > BUSY_BYTES
 
     def when_drained(self, resume: Callable[[], None]) -> None:
-        """Call `resume` once the link is not busy any more, or has ended."""
+        """Call `resume` once the link is no longer busy, or has ended."""
         self._paused.append(resume)
         if len(self._paused) == 1:
             self._tasks.start(self._drain(), name=f"drain {self.address}")
@@ -114,7 +114,7 @@ class Link:
             resume()
 
     def when_lost(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` once when the link ends; returns what takes it back. A link that has ended calls it soon."""
+        """Call `listener` once when the link ends, or soon if it has ended; returns a function that removes it."""
         if self.caller.closed:
             handle = asyncio.get_running_loop().call_soon(listener)
             return handle.cancel
@@ -124,7 +124,7 @@ class Link:
         return lambda: _forget(self._lost_listeners, number)
 
     def lost(self, reason: TxnError) -> None:
-        """Told once by the caller when the connection has ended."""
+        """Called once by the caller when the connection has ended."""
         _log.debug("connection to %s ended: %s", self.address, reason)
         listeners = list(self._lost_listeners.values())
         self._lost_listeners.clear()
@@ -155,7 +155,7 @@ class Link:
             if producer is not None:
                 producer.on_producer_closed(from_wire(closed.error), closed.last_sequence_id)
             else:
-                # Opened anew since, perhaps many times: the broker keeps each until it is closed, or the connection is.
+                # Reopened since, perhaps many times: the broker keeps each one until it, or the connection, is closed.
                 self.push_if_open(pb.Command(close_producer=pb.CloseProducer(producer_id=closed.producer_id)))
         elif body == "assignment":
             self._assigned(command.assignment)
@@ -163,7 +163,7 @@ class Link:
             self._news.on_news(self, command)
 
     def _assigned(self, assignment: pb.Assignment) -> None:
-        """To the consumer that it is for; one of no incarnation, as older controllers push them, to all of its name."""
+        """Route an assignment to its consumer; without an incarnation (older controllers), to all of the name."""
         name = assignment.topic, assignment.subscription, assignment.consumer
         if assignment.incarnation:
             routes = [(*name, assignment.incarnation)]
@@ -191,7 +191,7 @@ class Links:
         tasks: OwnedTasks,
         on_opened: Callable[[Link], None],
     ) -> None:
-        """`on_opened` is called with a new link before anybody else may use it; its `TxnError` fails the attempt."""
+        """`on_opened` is called with a new link before any other use; its `TxnError` fails the attempt."""
         self._transport = transport
         self._clock = clock
         self._random = random
@@ -203,11 +203,11 @@ class Links:
         self._attempts: dict[str, asyncio.Future[Link]] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._failures: dict[str, TxnError] = {}
-        """What the latest attempt failed with, until one succeeds: for who gives up while the next is held back."""
+        """The error of the latest attempt until one succeeds, for callers that time out during the pause."""
         self._closed = False
 
     def tell(self, news: News) -> None:
-        """Who hears what servers push about the cluster; before any link is opened."""
+        """Set the receiver of the servers' news, before any link is opened."""
         self._news = news
 
     def ready(self, address: str) -> Link | None:
@@ -216,10 +216,9 @@ class Links:
         return link if link is not None and not link.caller.closed else None
 
     async def get(self, address: str, deadline: Deadline) -> Link:
-        """The link to this address. Everybody who waits shares one attempt; after a failed one the next is held back a
-        little.
+        """The link to this address. All waiting callers share one attempt; after a failed one there is a short pause.
 
-        Raises `ConnectionLost` if the attempt fails, `Timeout`, or what the handshake was refused with.
+        Raises `ConnectionLost` if the attempt fails, `Timeout`, or the handshake's error.
         """
         link = self.ready(address)
         if link is not None:
@@ -250,13 +249,13 @@ class Links:
                 on_closed=link.lost,
                 timeout_s=CONNECT_TIMEOUT_S,
             )
-            self._on_opened(link)  # raises `ConnectionLost` where the other end has closed it already
+            self._on_opened(link)  # raises `ConnectionLost` if the other end has closed it already
         except TxnError as error:
             if backoff is None:
                 self._backoffs[address] = Backoff(self._random)
             self._failures[address] = error
             attempt.set_exception(error)
-            attempt.exception()  # whoever waited has gone when its own time was up
+            attempt.exception()  # the waiting callers may have timed out
         else:
             self._backoffs.pop(address, None)
             self._failures.pop(address, None)

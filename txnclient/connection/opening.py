@@ -1,4 +1,4 @@
-"""What `connect`, `client.producer` and the like return: await it, or enter it."""
+"""The result of `connect`, `client.producer` and similar calls: await it, or enter it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Opening(Generic[T]):
 
 
 async def closed_behind(close: Callable[[], Awaitable[None]], error: BaseException | None) -> None:
-    """Close at the end of a block. Where the block has raised `error` that stays what is raised, and what closing
-    raises becomes a note on it."""
+    """Close at the end of a block. If the block raised `error`, that stays the raised error, and a failure of the close
+    becomes a note on it."""
     try:
         await close()
     except TxnError as failure:

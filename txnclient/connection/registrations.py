@@ -1,8 +1,7 @@
-"""What the controller knows of a client's producers: the topics that they are of, one registration a topic.
+"""Registers a client's producers at the controller, once per topic.
 
-By it a topic is in use before anything was sent to it. It follows the controller, over changes of it and lost
-connections, ends with the last producer of the topic, and with the connection; nobody waits for it but an opening, for
-a moment.
+A registration marks a topic as in use before the first send. It is renewed after a change of controller or a lost
+connection, and ends with the topic's last producer, or with the connection. Only an opening waits for it, for a moment.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from txnwire.proto import txn_pb2 as pb
 
 REGISTER_TIMEOUT_S: Final = 5.0
 OPENING_S: Final = 0.5
-"""For so long an opening waits for its registration, which goes on in the background."""
+"""How long an opening waits for its registration, which goes on in the background."""
 AT_ONCE: Final = 100
-"""Registrations on their way at the same time, after a change of controller."""
+"""Concurrent registrations after a change of controller."""
 
 _log = logging.getLogger("txnclient")
 
 
 class ProducerRegistration:
-    """Of one topic, in one life of it."""
+    """Registration of one topic, in one life of it."""
 
     def __init__(self, layout: TopicLayout) -> None:
         self.layout = layout
-        """As it was when the first producer was opened."""
+        """The layout when the first producer was opened."""
         self.producers = 0
         self.due = True
-        """The controller has yet to be told."""
+        """Whether it must still be sent to the controller."""
         self.tried = asyncio.Event()
-        """It was, or could not be: an opening goes on."""
+        """Set after the first attempt, successful or not: an opening goes on."""
         self.life = layout.life
-        """As the controller has told it: of another topic of the name where it is not the layout's."""
+        """The life that the controller reports; if it differs from the layout's, there is a new topic of the name."""
         self.refused: TxnError | None = None
 
     @property
@@ -48,7 +47,7 @@ class ProducerRegistration:
 
 
 class Registrations:
-    """Of one client."""
+    """Keeps one client's registrations."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -59,15 +58,15 @@ class Registrations:
         self._task: asyncio.Task[None] | None = None
 
     async def enter(self, topic: str, deadline: Deadline) -> ProducerRegistration:
-        """Count one producer more, of the topic as it is now, and wait a moment until the controller knows. Raises
-        `TopicNotFound`, `Timeout`."""
+        """Count one more producer of the current topic, and wait a moment for its registration. Raises `TopicNotFound`,
+        `Timeout`."""
         while True:
             layout = await self._session.directory.layout(topic, deadline)
             registration = self._entered(layout)
             try:
                 await asyncio.wait_for(registration.tried.wait(), min(OPENING_S, deadline.remaining()))
             except TimeoutError:
-                registration.tried.set()  # whoever opens the next producer need not wait as well
+                registration.tried.set()  # the next opening need not wait as well
             except BaseException:
                 self.leave(registration)
                 raise
@@ -76,7 +75,7 @@ class Registrations:
             self.leave(registration)
             if registration.refused is not None:
                 raise again(registration.refused)
-            # ▲ What is known of the topic here is of one that was deleted: a producer of that could send nothing.
+            # ▲ The layout known here belongs to a deleted topic: a producer of it could send nothing.
             await self._wait_life(topic, registration.life, deadline)
 
     def _entered(self, layout: TopicLayout) -> ProducerRegistration:
@@ -97,7 +96,7 @@ class Registrations:
             await self._session.directory.wait_change(min(deadline.remaining(), 1.0))
 
     def leave(self, registration: ProducerRegistration) -> None:
-        """A producer that was counted is closed."""
+        """A counted producer has closed."""
         registration.producers -= 1
         if not registration.producers and self._known.get(registration.key) is registration:
             del self._known[registration.key]
@@ -126,7 +125,7 @@ class Registrations:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """For another controller, the end of the connection, or a topic that is new."""
+        """Wait for another controller, the end of the connection, or a new topic."""
         unlisten = self._session.directory.listen(self._news.set)
         forget = None if self._link is None else self._link.when_lost(self._news.set)
         try:
@@ -142,7 +141,7 @@ class Registrations:
         return [registration for registration in self._known.values() if registration.due]
 
     def _is_there(self) -> bool:
-        """Whether who was told last leads still, as far as is known, and can be told more."""
+        """Whether the last controller still leads, as far as known, and its link is open."""
         link = self._link
         return (
             link is not None
@@ -155,9 +154,9 @@ class Registrations:
         )
 
     async def _catch_up(self) -> None:
-        """Tell whoever leads now of all that it has yet to be told. Raises what is transient."""
+        """Send all due registrations to the current controller. Raises transient errors."""
         if not self._known:
-            return  # the last was closed while nobody led: no connection is made for nothing
+            return  # the last producer has closed meanwhile: no connection is needed
         if not self._is_there():
             await self._turn_to_controller()
         link = self._link
@@ -171,7 +170,7 @@ class Registrations:
         address = self._session.directory.controller_address
         link = await self._session.directory.controller_link(Deadline(self._session.clock, REGISTER_TIMEOUT_S))
         if link is not self._link:
-            # ▲ A former controller that leads again would count what was closed meanwhile.
+            # ▲ A former controller that leads again would still count producers closed meanwhile.
             for registration in self._known.values():
                 self._say_over(registration)
                 registration.due = True
@@ -187,11 +186,11 @@ class Registrations:
             raise
         except TopicNotFound as error:
             registration.refused = error
-        except TxnError as error:  # an older controller, which counts who has sent something
+        except TxnError as error:  # an older controller, which counts only producers that have sent
             _log.debug("registering a producer of %s: %s", topic, error)
         registration.due = False
         registration.tried.set()
         gone = registration.refused is not None or registration.layout.is_another(registration.life)
         if gone and self._known.get(registration.key) is registration:
-            # Its producers will hear of it by the layout; what is opened next is not one of them.
+            # Its producers learn of it from the layout; a producer opened next belongs to a new registration.
             del self._known[registration.key]

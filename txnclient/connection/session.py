@@ -1,4 +1,4 @@
-"""What everything opened in one client shares."""
+"""The session: ports, connections and counters shared by everything opened in one client."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ from txnwire.ports import Clock, Random
 T = TypeVar("T")
 
 TRANSIENT = (ConnectionLost, NotOwner, StoreUnavailable, Overloaded, Timeout)
-"""What a call waits out within its timeout. `StoreFull` is not among it: that passes in minutes, so the caller is
-told."""
+"""Errors that a call retries within its timeout. Not `StoreFull`: it lasts for minutes, so the caller receives it."""
 
 _DEFINITE = (StoreUnavailable, Overloaded, NotOwner)
-"""Transient errors that say nothing was done; raised as they are when the time is up."""
+"""Transient errors that prove nothing was done; raised unchanged when the time is up."""
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class Session:
     clock: Clock
     random: Random
     timeout_s: float
-    """Of every call that is given none of its own."""
+    """Timeout of every call that has none of its own."""
     tasks: OwnedTasks
     links: Links
     directory: ClientDirectory
@@ -59,14 +58,14 @@ class Session:
 
     @property
     def commit_revision(self) -> int:
-        """Highest revision of a commit, or abort, this client knows of: its reads wait for it, so a client reads its
-        own commits, also behind what it has aborted."""
+        """Highest revision of a commit or abort that this client knows: its reads wait for it, so a client reads its
+        own commits, also behind its aborted messages."""
         return self._shared.commit_revision
 
     @property
     def told_revision(self) -> int:
-        """Highest revision this client has been told of: by its commits and aborts, by what it was delivered, and by
-        the application. What it opens to read is never older."""
+        """Highest revision that this client knows: from its commits and aborts, its deliveries, and the application.
+        Its new readers never read an older state."""
         return max(self._shared.commit_revision, self._shared.told_revision)
 
     @property
@@ -75,17 +74,17 @@ class Session:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller runs in the event loop that everything of this client belongs to."""
+        """Whether the caller runs in this client's event loop."""
         return asyncio.events._get_running_loop() is self.loop
 
     def expect_here(self) -> None:
-        """▲ C7: raises `InvalidArgument` to whoever calls from another loop, another thread or a forked child, who
-        would wait for ever, or break what goes on in the loop."""
+        """▲ C7: raises `InvalidArgument` in another loop, another thread or a forked child: such a call would wait for
+        ever, or corrupt the loop's state."""
         if asyncio.events._get_running_loop() is not self.loop:
             raise self.elsewhere()
 
     def elsewhere(self) -> InvalidArgument:
-        """What to raise there."""
+        """The error for a caller outside the client's event loop."""
         return for_good(InvalidArgument(self._where()))
 
     def _where(self) -> str:
@@ -102,16 +101,16 @@ class Session:
         )
 
     def close(self) -> None:
-        """Calls that wait to try again give up."""
+        """Make calls that wait for a retry give up."""
         self._shared.closed = True
         self.directory.stir()
 
     def with_tasks(self, tasks: OwnedTasks) -> Session:
-        """The same session, with background tasks owned by one thing opened in it."""
+        """The same session, with background tasks owned by one object opened in it."""
         return replace(self, tasks=tasks)
 
     def next_id(self) -> int:
-        """For producers and consumers of segments; unique over all connections of this client."""
+        """An id for a producer or consumer of a segment; unique over all connections of this client."""
         self._shared.last_id += 1
         return self._shared.last_id
 
@@ -119,7 +118,7 @@ class Session:
         return Deadline(self.clock, self.timeout_s if timeout_s is None else timeout_s)
 
     def random_u64(self) -> int:
-        """For incarnations and attempts; never 0."""
+        """A random number for incarnations and attempts; never 0."""
         return self.random.getrandbits(64) or 1
 
     def committed_at(self, revision: int) -> None:
@@ -127,14 +126,14 @@ class Session:
             self._shared.commit_revision = revision
 
     def told(self, revision: int) -> None:
-        """▲ Only of a revision that the metadata store has come to: readers wait for it."""
+        """Note a revision. ▲ Only one that the metadata store has reached: readers wait for it."""
         if revision > self._shared.told_revision:
             self._shared.told_revision = revision
 
     async def repeat(self, what: str, deadline: Deadline, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Run `attempt` until it succeeds, fails with what waiting cannot cure, or the deadline has passed.
+        """Run `attempt` until it succeeds, fails with a permanent error, or the deadline has passed.
 
-        A change in what is known of the cluster ends a pause early: it may be what was waited for.
+        News of the cluster end a pause early, because they may remove the cause.
         """
         backoff = Backoff(self.random)
         while True:
@@ -149,5 +148,6 @@ class Session:
                 raise self.give_up(what, deadline, last)
 
     def give_up(self, what: str, deadline: Deadline, last: TxnError) -> TxnError:
-        """The error when time is up: the last one if it says that nothing was done, else a `Timeout` that quotes it."""
+        """The error when time is up: the last one if it proves that nothing was done, else a `Timeout` that quotes
+        it."""
         return last if isinstance(last, _DEFINITE) else deadline.expired(what, last)

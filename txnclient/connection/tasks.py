@@ -1,4 +1,4 @@
-"""Background tasks with an owner: none outlives it, and none fails unheard."""
+"""Background tasks with an owner: none outlives it, and every failure is reported."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class OwnedTasks:
         name: str,
         on_failed: Callable[[TxnError], None] | None = None,
     ) -> asyncio.Task[None]:
-        """Run `work` until it ends or the owner closes. After `close` it is not begun: the task is cancelled at
-        once. `on_failed` is told of an exception that `work` itself had no answer to: ▲ C6: whoever waits for what it
-        should have done would wait for ever."""
+        """Run `work` until it ends or the owner closes; after `close` the task is cancelled at once. `on_failed`
+        receives an exception that `work` did not handle: ▲ C6: callers that wait for its result would wait for
+        ever."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks[task] = None
         task.add_done_callback(lambda task: self._done(task, on_failed))
@@ -39,13 +39,13 @@ class OwnedTasks:
         return task
 
     def keep(self, run: Callable[[], Coroutine[object, object, None]], *, name: str) -> asyncio.Task[None]:
-        """As `start`, for what goes on for as long as the owner: begun anew where it fails."""
+        """As `start`, for work that lasts as long as the owner: started again if it fails."""
 
         async def again() -> None:
             while True:
                 try:
                     return await run()
-                except Exception:  # noqa: BLE001 - a defect of ours: what it keeps up is asked for all the same
+                except Exception:  # noqa: BLE001 - a defect of ours: restart the work all the same
                     _log.exception("background task %s failed, and is begun anew", name)
                 await asyncio.sleep(AGAIN_S)
 
@@ -66,7 +66,7 @@ class OwnedTasks:
                 on_failed(for_good(failure))
 
     async def close(self) -> None:
-        """Cancel all and wait for their end; what they raise has been logged. The calling task is left out."""
+        """Cancel all tasks except the calling one and wait for their end; their errors are logged."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]

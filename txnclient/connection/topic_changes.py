@@ -1,4 +1,4 @@
-"""Changing and deleting topics and subscriptions, at the controller: requests that may be repeated until definite."""
+"""Changes and deletes topics and subscriptions at the controller, by requests that may be repeated until definite."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from txnwire.names import SEGMENT_SCHEME, SegmentName, TopicName, validate_name
 from txnwire.proto import txn_pb2 as pb
 
 CALL_TIMEOUT_S = 15.0
-"""Of one request to the controller, which itself gives up on waiting after 10 s; the call goes on until its own time is
-up."""
+"""Timeout of one request to the controller, which stops waiting after 10 s; the call repeats it until its own
+deadline."""
 
 
 class Unchanged:
@@ -34,11 +34,11 @@ class Unchanged:
 
 
 UNCHANGED: Final = Unchanged()
-"""A policy that `Client.update_topic` leaves as it is; None takes one away."""
+"""A policy that `Client.update_topic` leaves as it is; None removes one."""
 
 
 def policies_json(**policies: object) -> str:
-    """The policies that are given, as the wire has them. Raises `InvalidArgument` where there are none."""
+    """The given policies in wire form. Raises `InvalidArgument` if there are none."""
     given = {name: value for name, value in policies.items() if not isinstance(value, Unchanged)}
     if not given:
         raise InvalidArgument("no policy to change: name at least one, None takes one away")
@@ -83,7 +83,7 @@ async def merge(session: Session, segment_a: str, segment_b: str) -> TopicLayout
 
 
 def segment_name(text: str) -> SegmentName:
-    """From `segment://…`, or the path behind that. Raises `InvalidArgument`."""
+    """Parse `segment://…`, or the path after the scheme. Raises `InvalidArgument`."""
     if not isinstance(text, str):
         raise InvalidArgument(f"a segment's name is a string, not {text!r}")
     if text.startswith(SEGMENT_SCHEME):
@@ -97,7 +97,7 @@ def segment_name(text: str) -> SegmentName:
 
 
 async def _change_layout(session: Session, what: str, segment: SegmentName, command: pb.Command) -> TopicLayout:
-    """Repeating the request is harmless: it joins the change under way, or finds it done."""
+    """Split or merge. Repeating the request is harmless: it joins the change under way, or finds it done."""
     deadline = session.deadline()
 
     async def attempt() -> pb.LayoutChanged:
@@ -119,7 +119,7 @@ async def _change_layout(session: Session, what: str, segment: SegmentName, comm
 async def _ask_controller(
     session: Session, what: str, command: pb.Command, *, gone: type[TxnError] | None = None
 ) -> None:
-    """`gone`: what a repeated deletion is told once the first one, whose answer was lost, has done it."""
+    """Send a request until definite. `gone`: the error of a repeated deletion after a first one without an answer."""
     deadline: Deadline = session.deadline()
     unanswered = False
 

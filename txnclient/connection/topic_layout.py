@@ -1,4 +1,4 @@
-"""A topic's segments as a client sees them: the public description, and the table that routes messages.
+"""A topic's segments as a client sees them: the public description, and the routing table for messages.
 
 Source: DESIGN §3 ("Routing") and §8. Pure.
 """
@@ -36,7 +36,7 @@ class SegmentInfo:
     parents: tuple[int, ...]
     children: tuple[int, ...]
     owner: str
-    """Id of the broker that serves it, empty while nobody does."""
+    """Id of the broker that serves it, empty while none does."""
     owner_address: str
 
 
@@ -48,12 +48,12 @@ class TopicLayout:
     epoch: int
     segments: dict[int, SegmentInfo]
     revision: tuple[int, int]
-    """Of the metadata store: at which the segments were written, and when their owners were these. ▲ A lower one never
-    replaces a higher one: segments that an old layout lacks would be taken for gone."""
+    """The metadata store's revisions at which the segments were written and their owners read. ▲ A lower one never
+    replaces a higher one: segments missing in an old layout would be taken for gone."""
     lost_id: int
-    """No segment above it that is not in `segments` ever held anything; -1: nor any other."""
+    """No segment with a higher id that is missing in `segments` ever held anything; -1: no missing segment did."""
     life: int
-    """Another number for another topic of the same name; 0: not known."""
+    """A number that differs between topics of the same name; 0: unknown."""
     active: tuple[SegmentInfo, ...] = field(repr=False)
     """The leaves in the order of their ranges; together they tile 0000-ffff."""
     _bounds: tuple[int, ...] = field(repr=False)
@@ -61,7 +61,7 @@ class TopicLayout:
 
     @staticmethod
     def from_wire(layout: pb.Layout) -> TopicLayout:
-        """Raises `TopicNotFound` for a layout that says the topic does not exist."""
+        """Decode a layout. Raises `TopicNotFound` if it says that the topic does not exist."""
         if not layout.exists:
             raise TopicNotFound(f"topic {layout.topic!r} does not exist: create it first")
         segments = {s.segment_id: _segment_info(s) for s in layout.segments}
@@ -86,12 +86,12 @@ class TopicLayout:
         return segment
 
     def numbers_of_hashes(self, hashes: Sequence[int]) -> list[int]:
-        """In bulk: of each, where in `active` its segment stands, as far as `active` leaves no gap."""
+        """For each hash the index of its segment in `active`, which must have no gap."""
         table = _numbers(self._bounds)
         return [table[key_hash] for key_hash in hashes]
 
     def is_another(self, life: int) -> bool:
-        """Whether it is of another topic than one of this `life`, which had the same name."""
+        """Whether it belongs to another topic of the name than the one of this `life`."""
         return 0 not in (life, self.life) and life != self.life
 
     def segment_by_path(self, path: str) -> SegmentInfo | None:
@@ -100,7 +100,7 @@ class TopicLayout:
 
 @lru_cache(maxsize=64)
 def _numbers(bounds: tuple[int, ...]) -> array[int]:
-    """Of each 16-bit hash."""
+    """The index of the segment for each 16-bit hash."""
     table = array("H")
     for number, (low, above) in enumerate(pairwise((*bounds, HASH_SPACE))):
         table.extend(array("H", (number,)) * (above - low))

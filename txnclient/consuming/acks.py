@@ -1,7 +1,7 @@
-"""Acks of one consumed segment: those of one loop turn leave together, those interrupted are sent again.
+"""Acks of one consumed segment: sends the acks of one loop turn together, and sends interrupted ones again.
 
-Sending an ack again is harmless: the cursor only moves forward, and a transaction that acks twice what it has pending
-has it pending once.
+Sending an ack again is harmless: the cursor only moves forward, and a transaction that acks a message twice has one
+pending ack.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from txnwire.proto import txn_pb2 as pb
 from txnwire.turns import turn_size
 
 MAX_POSITIONS = 4000
-"""Of one command; a broker takes in at most 10 000."""
+"""Most positions of one command; a broker accepts at most 10 000."""
 
 MAX_BYTES = 350_000
-"""Of one command's bitmaps and positions, about: in a transaction they are stored as one record of twice as many bytes,
-of which the metadata store takes a million. An entry of 100 000 messages, acked in part, has a bitmap of 12 500."""
+"""About the most bytes of one command's bitmaps and positions. A transaction stores them as one record of twice that
+size; the metadata store accepts a million bytes. A partly acked entry of 100 000 messages has a bitmap of 12 500."""
 
 POSITION_BYTES = 24
 
@@ -39,10 +39,10 @@ AGAIN_AT_ONCE = 1000
 """Commands that are sent again in one turn of the loop, once there is a connection."""
 
 AGAIN_S = 0.01
-"""Until the next ones are."""
+"""Pause before the next ones are sent."""
 
 RETRY_S = 0.1
-"""Until an ack that the connected broker could not take just now is sent again."""
+"""Pause before resending an ack that the connected broker could not accept."""
 
 
 def positions_to_wire(bits: Mapping[Position, int], counts: Mapping[Position, int]) -> list[pb.AckPosition]:
@@ -73,8 +73,7 @@ def _by_entry(messages: Sequence[Message[Any]]) -> Iterator[tuple[ReceivedEntry,
 
 
 class AckBatch:
-    """Acks of one transaction (or of none), of what was received under one count of seeks, that leave as one
-    command."""
+    """Gathers acks of one transaction (or of none) and one count of seeks into one command."""
 
     __slots__ = (
         "answered", "bits", "bytes", "counts", "cumulative", "deadline", "epoch", "sent", "txn", "under", "under_way",
@@ -88,7 +87,7 @@ class AckBatch:
         answered: asyncio.Future[None],
         epoch: int,
     ) -> None:
-        """`epoch`: of the inbox."""
+        """`epoch`: the inbox's epoch."""
         self.epoch = epoch
         self.txn = txn
         self.under = under
@@ -106,7 +105,7 @@ class AckBatch:
         return len(self.bits) >= MAX_POSITIONS or self.bytes >= MAX_BYTES
 
     def add(self, position: Position, bits: int, count: int) -> None:
-        """`bits` of an entry of `count` messages."""
+        """Add the messages `bits` of an entry of `count` messages."""
         if position not in self.bits:
             self.bytes += POSITION_BYTES + (count >> 3)
             self.counts[position] = count
@@ -125,20 +124,20 @@ class AckBatch:
 
 
 class AckOwner(Protocol):
-    """The feed whose acks they are."""
+    """The feed that the acks belong to."""
 
     def aborted(self, revision: int) -> None:
         """A transaction that acked messages of this segment was aborted, at that revision."""
 
     def not_acked(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
-        """Their ack has failed, and the broker cannot know it: nobody would deliver them again."""
+        """Their ack has failed without the broker's knowledge, so it would not redeliver them."""
 
     def refused(self, messages: Sequence[Message[Any]]) -> None:
-        """Their ack in a transaction was refused here."""
+        """The client has refused their ack in a transaction."""
 
 
 class FeedAcks:
-    """The acks of one feed. `attached` and `detached` follow its connection."""
+    """Sends the acks of one feed. `attached` and `detached` follow its connection."""
 
     def __init__(self, session: Session, segment: str, inbox: Inbox, owner: AckOwner, *, subscription: str) -> None:
         self._session = session
@@ -150,7 +149,7 @@ class FeedAcks:
         self._unanswered: dict[AckBatch, None] = {}
         """Closed batches, in order, under way or not."""
         self._unanswered_of: dict[Transaction | None, dict[AckBatch, None]] = {}
-        """The same by transaction: very many may abort at once."""
+        """The same by transaction, because very many may abort at once."""
         self._took_part: dict[Transaction, None] = {}
         self._link: Link | None = None
         self._consumer_id = 0
@@ -164,26 +163,26 @@ class FeedAcks:
     def ack(
         self, messages: Sequence[Message[Any]], txn: Transaction | None, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
-        """Ack messages of this segment. The futures, of which other callers may share some, resolve when the broker has
-        answered, and must not be cancelled."""
+        """Ack messages of this segment. The futures resolve when the broker has answered; callers may share them, so
+        they must not be cancelled."""
         self._check(messages, txn)
         answers: dict[asyncio.Future[None], None] = {}
         for entry, bits in _by_entry(messages):
             batch = self._gathered(txn, entry.under, deadline)
-            for position in entry.positions:  # ▲ A7: of one message always in one command
+            for position in entry.positions:  # ▲ A7: all of a message's entries in one command
                 batch.add(position, bits, entry.count)
             answers[batch.answered] = None
         return list(answers)
 
     def ack_passed(self, positions: Sequence[Position], deadline: Deadline) -> None:
-        """Ack pieces that nobody will ever hand out or ack."""
+        """Ack pieces that no consumer will ever hand out or ack."""
         if self._closed is not None:
             return
         for position in positions:
             self._gathered(None, self._inbox.under, deadline).add(position, 1, 1)
 
     def _gathered(self, txn: Transaction | None, under: Under | None, deadline: Deadline) -> AckBatch:
-        """One that takes more of it."""
+        """A batch that has room for more of these acks."""
         batch = self._gathering.get(txn)
         if batch is not None:
             if batch.under == under and not batch.full:
@@ -202,8 +201,7 @@ class FeedAcks:
         return self._ack_up_to(UpTo.of(message), txn, message.entry.under, deadline)
 
     def ack_up_to(self, up_to: UpTo, txn: Transaction | None, deadline: Deadline) -> list[asyncio.Future[None]]:
-        """The same, of a message that is known to have been delivered since the last seek and not to be delivered
-        anew."""
+        """As `ack_cumulative`, for a message delivered since the last seek that will not be delivered again."""
         return self._ack_up_to(up_to, txn, self._inbox.under, deadline)
 
     def _ack_up_to(
@@ -239,9 +237,9 @@ class FeedAcks:
         return list(answers)
 
     def _check(self, messages: Sequence[Message[Any]], txn: Transaction | None) -> None:
-        """Raises what has closed this segment here; `NotAllowed` for what was received under another subscription, or
-        before a seek; `TxnConflict` for an ack in a transaction of what was delivered anew since: the transaction may
-        hold its other copy too, and would then have processed it twice."""
+        """Raises the error that closed this segment here; `NotAllowed` for a message received under another
+        subscription or before a seek; `TxnConflict` for an ack in a transaction of a message delivered again since: the
+        transaction may hold both copies and would process it twice."""
         if self._closed is not None:
             raise again(self._closed)
         looked_at: ReceivedEntry | None = None
@@ -261,7 +259,7 @@ class FeedAcks:
                 raise conflict
 
     def _not_received(self, message: Message[Any]) -> NotAllowed | None:
-        """Why its ack is void, if it is. What the broker has not said yet is judged by `void_but`."""
+        """Why its ack is void, if it is. `void_but` checks it once the broker has answered."""
         under, now = message.entry.under, self._inbox.under
         if under is None or under.subscription != self._subscription:
             by = "a reader" if under is None else f"a consumer of subscription {under.subscription}"
@@ -269,15 +267,15 @@ class FeedAcks:
                 f"message {message.id} was received by {by}: subscription {self._subscription} acks what its own "
                 "consumers have received"
             )
-        # ▲ What was received before a seek must not be acked after it, in whatever way, nor by whatever consumer: what
-        # the seek went back for would be consumed and never delivered.
+        # ▲ No consumer may ack after a seek a message received before it: the messages that the seek went back for
+        # would count as consumed without being delivered.
         if now is not None and under.seeks != now.seeks:
             return _void(message.id)
         return None
 
     def _refuse(self, messages: Sequence[Message[Any]], txn: Transaction, error: TxnError) -> None:
-        """▲ Nothing of what was named reaches the broker, so it is for us to have those that are not stale delivered
-        again: with the abort that is all the transaction can do now, as if they had been acked in it."""
+        """▲ The broker never sees this ack, so the client requests redelivery of the current messages when the
+        transaction aborts, which is all it can do now, as if they had been acked in it."""
         txn.failed(error)
         txn.involves(self)
         self._took_part[txn] = None
@@ -292,14 +290,14 @@ class FeedAcks:
         return AckBatch(txn, under, deadline, self._session.loop.create_future(), self._inbox.epoch)
 
     def _forget_expired(self) -> None:
-        """Named transactions that others have ended, long ago, without anybody here having asked."""
+        """Forget named transactions whose deadline passed long ago: other clients have ended them."""
         now = self._session.clock.monotonic()
         for txn in [txn for txn in self._took_part if txn.name is not None and txn.expires_at + EXPIRY_SLACK_S < now]:
             del self._took_part[txn]
 
     @property
     def in_named(self) -> bool:
-        """Whether messages were acked in a named transaction that is not known to have ended: others may end it."""
+        """Whether messages were acked in a named transaction not known to have ended: other clients may end it."""
         return any(txn.name is not None for txn in self._took_part)
 
     def _flush(self) -> None:
@@ -317,7 +315,7 @@ class FeedAcks:
         self._unanswered_of.setdefault(batch.txn, {})[batch] = None
 
     def _is_done(self, batch: AckBatch) -> None:
-        """It may have been gathering until now."""
+        """Remove the batch, also one that was still gathering."""
         self._unanswered.pop(batch, None)
         batches = self._unanswered_of.get(batch.txn, {})
         batches.pop(batch, None)
@@ -329,7 +327,7 @@ class FeedAcks:
     def _send(self, batch: AckBatch) -> None:
         link = self._link
         if link is None:
-            self._retry_later()  # sent when attached again; until then only its deadline is kept
+            self._retry_later()  # sent when attached again; until then only its deadline is checked
             return
         if link.closed:
             return  # `detached` is on its way
@@ -363,7 +361,7 @@ class FeedAcks:
             self._retry = self._session.loop.call_later(RETRY_S, self._send_again)
 
     def _send_again(self) -> None:
-        """What is not under way; of very many some now, and some more a moment later."""
+        """Send batches that are not under way, `AGAIN_AT_ONCE` at a time."""
         self._retry = None
         done = 0
         for batch in list(self._unanswered):
@@ -384,11 +382,11 @@ class FeedAcks:
             else:
                 self._send(batch)
         if self._unanswered and self._link is None:
-            self._retry_later()  # only to keep the deadlines while there is no connection
+            self._retry_later()  # only to check deadlines while there is no connection
 
     @property
     def _may_send(self) -> bool:
-        """Not without a connection, nor while one takes no more in: then it is tried again."""
+        """Whether a connection accepts commands; if not, they are retried."""
         return self._retry is None and self._link is not None and not self._link.closed
 
     def attached(self, link: Link, consumer_id: int) -> None:
@@ -398,7 +396,7 @@ class FeedAcks:
         self._send_again()
 
     def detached(self) -> None:
-        """The feed's connection is gone; answers that were on their way fail by themselves."""
+        """The feed's connection is gone; the link fails the pending answers."""
         self._link = None
         if self._unanswered:
             self._retry_later()
@@ -410,20 +408,20 @@ class FeedAcks:
         self._inbox.ack_answered(batch.bits)
         txn = batch.txn
         if error is None:
-            if batch.epoch == self._inbox.epoch:  # what is delivered again may be due again, by an abort
+            if batch.epoch == self._inbox.epoch:  # after a rewind the messages are delivered and acked again
                 self._inbox.acked(batch.bits, cumulative=batch.cumulative)
             batch.answered.set_result(None)
         else:
             batch.answered.set_exception(error)
-            batch.answered.exception()  # every caller looks at it, unless it was cancelled itself
-            if txn is None or not batch.sent:  # what was sent in a transaction comes again by its abort
+            batch.answered.exception()  # callers retrieve it unless they were cancelled
+            if txn is None or not batch.sent:  # a transaction's abort redelivers what was sent in it
                 self._owner.not_acked(batch.bits, batch.counts)
         if txn is not None:
             txn.finished(error)
         self._check_answered()
 
     def when_answered(self, callback: Callable[[], None]) -> None:
-        """Call it once, as soon as nothing is unanswered any more: perhaps at once."""
+        """Call it once, as soon as every ack is answered: perhaps at once."""
         self._flush()
         self._when_answered = callback
         self._check_answered()
@@ -435,12 +433,12 @@ class FeedAcks:
             callback()
 
     def flush(self, txn: Transaction) -> None:
-        """As `Participant`: send what is gathered."""
+        """As `Participant`: send the gathered acks."""
         if txn in self._gathering:
             self._flush()
 
     def withdraw(self, txn: Transaction) -> None:
-        """As `Participant`: it is aborting, so what is not under way need not be sent."""
+        """As `Participant`: drop acks that are not under way, because the transaction aborts."""
         gathering = self._gathering.pop(txn, None)
         waiting = [batch for batch in self._unanswered_of.get(txn, ()) if not batch.under_way]
         for batch in [gathering, *waiting] if gathering is not None else waiting:
@@ -457,8 +455,8 @@ class FeedAcks:
         self._check_answered()
 
     def void_but(self, under: Under) -> None:
-        """The broker has said under what it delivers. ▲ What was received under anything else, before a seek, must not
-        be sent (again), or it would ack what is to come: also what was to be acked before there was a broker here."""
+        """Fail acks not received under `under`, which the broker has just named. ▲ An ack from before a seek, even one
+        made before any broker was attached, must not be (re)sent: it would ack messages still to come."""
         void = [batch for batch in self._unanswered if batch.under != under]
         for txn, batch in list(self._gathering.items()):
             if batch.under != under:
@@ -468,14 +466,14 @@ class FeedAcks:
             self._finish(batch, _void(f"{self._segment}@{next(iter(batch.bits), None)}"))
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
-        """As `Participant`. After an abort what was acked in it is to be delivered again, before anything behind it."""
+        """As `Participant`. After an abort its acked messages are delivered again, before anything behind them."""
         if txn in self._took_part:
             del self._took_part[txn]
             if not committed and self._closed is None:
                 self._owner.aborted(revision)
 
     def close(self, error: TxnError) -> None:
-        """Fail what is unanswered and everything from now on with `error`."""
+        """Fail all unanswered and all later acks with `error`."""
         self._closed = error
         self._link = None
         for handle in (self._flush_soon, self._retry):

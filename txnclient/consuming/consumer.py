@@ -34,11 +34,11 @@ _TYPES = {"stream": pb.SUBSCRIPTION_TYPE_STREAM, "queue": pb.SUBSCRIPTION_TYPE_Q
 
 
 class Consumer(Generic[V]):
-    """Made by `client.consumer(topics, subscription)`.
+    """Receives and acks messages of a subscription; made by `client.consumer(topics, subscription)`.
 
-    Of a stream the controller assigns segments and may move them to other consumers at any time. Messages not acked by
-    then, or acked in a transaction that aborts, are delivered again, to whoever holds the segment. Of a queue every
-    consumer is attached to all segments, and what is not acked is delivered again to any of them.
+    For a stream the controller assigns segments, and may move them to other consumers at any time. Messages not acked
+    by then, or acked in a transaction that aborts, are delivered again to the segment's current consumer. For a queue
+    every consumer is attached to all segments, and unacked messages are delivered again to any of them.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Consumer(Generic[V]):
         self._tasks = OwnedTasks()
         self._session = session.with_tasks(self._tasks)
         self.services = services
-        """For those that work on its behalf: `processing`."""
+        """For `processing`, which works for the consumer."""
         self._prefetch = prefetch
         self._prefetch_bytes = prefetch_bytes
         self._redelivery_delay = redelivery_delay
@@ -85,7 +85,7 @@ class Consumer(Generic[V]):
         self._order = DeliveryOrder()
         self._feeds: dict[str, SubscriptionFeed] = {}
         self._retiring: dict[SubscriptionFeed, None] = {}
-        """Of segments that are not this consumer's any more, with acks under way."""
+        """Feeds of segments that have left this consumer, with acks under way."""
         self._terms: dict[str, pb.Subscribe] = {}
         self._dead_letters = (
             None
@@ -199,7 +199,7 @@ class Consumer(Generic[V]):
         return messages[0]
 
     async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
-        """What is there, at least one message and at most `max_messages`; an empty list when `timeout` seconds have
+        """The buffered messages, at least one and at most `max_messages`; an empty list when `timeout` seconds have
         passed."""
         deadline = self._session.deadline(timeout)
         while True:
@@ -208,14 +208,14 @@ class Consumer(Generic[V]):
                 return messages
 
     async def receive_batch(self, max_messages: int, max_bytes: int, timeout: float | None) -> list[Message[V]]:
-        """As `receive_many`, of about `max_bytes`; a timeout of None: wait for as long as it takes."""
+        """As `receive_many`, with about `max_bytes`; a timeout of None waits without limit."""
         deadline = None if timeout is None else self._session.deadline(timeout)
         while not (taken := self._receiver.take(1)):
             if not await self._receiver.wait(None if deadline is None else deadline.remaining()):
                 return []
         size = share_bytes(taken[0])
         while len(taken) < max_messages and size < max_bytes:
-            # As many as there is room for if they are of the size of those so far.
+            # As many as fit if they have the average size of those so far.
             fitting = max(1, (max_bytes - size) * len(taken) // max(1, size))
             more = self._receiver.take(min(max_messages - len(taken), fitting))
             if not more:
@@ -228,7 +228,7 @@ class Consumer(Generic[V]):
         return self
 
     async def __anext__(self) -> Message[V]:
-        """Waits for as long as it takes; ends when the consumer is closed."""
+        """Waits without limit; ends when the consumer is closed."""
         while True:
             messages = self._receiver.take(1)
             if messages:
@@ -246,16 +246,15 @@ class Consumer(Generic[V]):
     async def ack(self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None) -> None:
         """Ack messages, at once or when `txn` commits.
 
-        Raises `TxnConflict` (another transaction has acked one of them, or it is delivered anew: this one can only
-        abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`;
-        `ExpiredTransaction` instead of them where the client was fenced. A transaction in which an ack has failed or
-        was cancelled can only abort.
+        Raises `TxnConflict` (another transaction has acked one of them, or it is delivered again: this one can only
+        abort), `InvalidTxnState`, `NotAllowed` if a segment has left this consumer, `Timeout`; a fenced client raises
+        `ExpiredTransaction` instead. A transaction in which an ack has failed or was cancelled can only abort.
         """
         await self._expect_open()
         await self._acked(txn, lambda: _all_answered(self.ack_nowait(messages, txn=txn)))
 
     async def _acked(self, txn: Transaction | None, start: Callable[[], Awaitable[None]]) -> None:
-        """▲ C1: its caller may take one that was cancelled for not done, and ack the messages otherwise."""
+        """▲ C1: a caller may take a cancelled ack for not done and ack the messages in another way."""
         if txn is not None:
             check_transaction(txn, "ack")
         try:
@@ -270,8 +269,8 @@ class Consumer(Generic[V]):
     def ack_nowait(
         self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None
     ) -> list[asyncio.Future[None]]:
-        """As `ack`, without waiting for the answers, of which other callers may share some: not to be cancelled. In a
-        transaction they need not be looked at: its commit waits for them, and raises what has failed."""
+        """As `ack`, without waiting for the answers. Callers may share the futures: do not cancel them. In a
+        transaction they may be ignored: its commit waits for them and raises their failure."""
         self._session.expect_here()
         deadline = self._session.deadline()
         if txn is not None:
@@ -285,7 +284,7 @@ class Consumer(Generic[V]):
                 refused = refused or error
         if refused is not None:
             if txn is not None:
-                txn.failed(refused)  # ▲ C1: it would commit without this ack, and nobody need look at the answers
+                txn.failed(refused)  # ▲ C1: it would commit without this ack, since callers may ignore answers
             failed: asyncio.Future[None] = self._session.loop.create_future()
             failed.set_exception(refused)
             failed.exception()
@@ -293,12 +292,12 @@ class Consumer(Generic[V]):
         return answers
 
     async def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
-        """Of a stream: ack `message` and all that this consumer was handed out before it, in every segment.
+        """For a stream: ack `message` and every message this consumer received before it, in every segment.
 
-        Of a segment that has left the consumer since, or is delivered again after an abort, what is not acked comes
-        again, here or elsewhere, and is passed over; in a transaction that raises `TxnConflict`. What came before a
-        `rewind` or a `seek` is passed over. Raises as `ack` does, naming the segment; the acks of the others stand,
-        and the call may be repeated.
+        It skips unacked messages of a segment that has left the consumer since, or that is delivered again after an
+        abort: they come again, here or elsewhere. In a transaction that raises `TxnConflict`. It skips messages from
+        before a `rewind` or a `seek`. Raises as `ack` does, naming the segment; the acks of the others stand, and the
+        call may be repeated.
         """
         await self._expect_open()
         if self.type == "queue":
@@ -314,16 +313,16 @@ class Consumer(Generic[V]):
         answers: dict[str, list[asyncio.Future[None]]] = {}
         refused: TxnError | None = None
         try:
-            # ▲ A transaction has processed what was handed out before: committed without the ack of it, it would be
-            # processed twice.
+            # ▲ A transaction has processed the messages handed out before: if it committed without their ack, they
+            # would be processed twice.
             if txn is None:
                 self._order.forget_lost(place)
             else:
                 self._order.check_nothing_lost(place, begun_s=txn.begun_s)
         except TxnError as error:
             refused = error
-        # ▲ Also where one refuses: of a transaction that aborts, all must come again that it was to ack, or the next
-        # cumulative ack would take what nobody has processed. Outside, the others would keep what follows them waiting.
+        # ▲ Also if one segment refuses: an abort must redeliver all that the transaction was to ack, or the next
+        # cumulative ack would include unprocessed messages. Outside one, the other segments would not move on.
         for path in dict.fromkeys((segment, *self._feeds)):
             try:
                 if path == segment:
@@ -339,8 +338,8 @@ class Consumer(Generic[V]):
             raise refused
 
     async def _expect_open(self) -> None:
-        """Raises `InvalidArgument` where it is closed, or belongs to another event loop. ▲ C6: whoever calls on
-        although told does not stop the loop."""
+        """Raises `InvalidArgument` if it is closed or belongs to another event loop. ▲ C6: a caller that ignores the
+        error and calls again must not block the event loop."""
         if self._closed or not self._session.is_here:
             await asyncio.sleep(0)
             self._session.expect_here()
@@ -361,10 +360,10 @@ class Consumer(Generic[V]):
         return feed
 
     async def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
-        """Of a queue: have messages delivered again after `delay` seconds (None: the consumer's redelivery_delay), to
-        any consumer, with a redelivery_count of one more.
+        """For a queue: request redelivery after `delay` seconds (None: the consumer's redelivery_delay), to any
+        consumer, with a redelivery_count of one more.
 
-        What is not held any more (acked, given back, received over a lost connection) is passed over.
+        Skips messages no longer held (acked, given back, received over a lost connection).
         """
         await self._expect_open()
         if self.type != "queue":
@@ -377,7 +376,7 @@ class Consumer(Generic[V]):
             try:
                 feed = self._feed(segment, None)
             except TxnError as error:
-                # ▲ The rest is given back all the same: it would stay with us, and nobody works on it any more.
+                # ▲ Give back the rest all the same: otherwise it would stay held here unprocessed.
                 refused = refused or error
                 continue
             assert isinstance(feed, QueueFeed)
@@ -387,11 +386,11 @@ class Consumer(Generic[V]):
             raise refused
 
     async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
-        """Have the subscription, of all its consumers, go on from `start` in all segments: "earliest", "latest", a
-        timestamp in ms, an aware datetime, or a MessageId (of the other segments: from the earliest, but for those that
-        its own came from by splits and merges, which are passed).
+        """Move the subscription, for all its consumers, to `start` in all segments: "earliest", "latest", a timestamp
+        in ms, an aware datetime, or a MessageId. With a MessageId other segments start at their earliest message, and
+        ancestors of its segment are skipped.
 
-        What was acked from there on is delivered again; what was received before can not be acked any more
+        Acked messages from `start` on are delivered again; messages received before the seek can no longer be acked
         (`NotAllowed`). Waits for open transactions that have acked. Raises `Timeout` or another retriable error: some
         segments may have been moved, repeat it.
         """
@@ -399,16 +398,17 @@ class Consumer(Generic[V]):
         attachments = {path: feed.attachment for path, feed in self._feeds.items()}
         await seeking.seek(self._session, self.topics, self.subscription, start, self._session.deadline(timeout))
         for path, feed in self._feeds.items():
-            # The broker closes us before it answers, so that nothing of before is handed out: unless that was lost.
+            # The broker closes the consumer before it answers, so no older message is handed out, unless the close
+            # was lost.
             if feed.attachment and attachments.get(path) == feed.attachment:
                 feed.start_over()
         self._order.forget_lost()
 
     def rewind(self) -> None:
-        """Of a stream: have everything delivered again that is not acked, from the earliest on, as after an aborted
-        transaction. Of a queue: give back all that is held here, as when the connection is lost.
+        """For a stream: request redelivery of all unacked messages from the earliest on, as after an aborted
+        transaction. For a queue: give back all held messages, as after a lost connection.
 
-        For messages that were received and then, after a failure, neither acked nor acked in a transaction.
+        Use it for messages that were received but, after a failure, not acked in any way.
         """
         self._session.expect_here()
         for feed in self._feeds.values():
@@ -432,8 +432,8 @@ class Consumer(Generic[V]):
             await self._leave()
 
     async def _leave(self) -> None:
-        """▲ C5: everybody is told before anything is awaited: or a closing that is cancelled would leave segments and
-        messages to a consumer that is gone, for as long as the client is connected."""
+        """▲ C5: send every close and leave before the first await: a cancelled close would leave segments and messages
+        with a closed consumer for as long as the client is connected."""
         for feed in [*self._feeds.values(), *self._retiring]:
             feed.close_with(InvalidArgument(f"consumer {self.name} was closed before this ack was answered"))
         self._feeds.clear()
@@ -460,13 +460,14 @@ def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, li
             by_segment.setdefault(message.entry.segment, []).append(message)
     except (AttributeError, TypeError) as error:
         if isinstance(message, Message):
-            raise  # by whatever makes the caller's messages
+            raise  # raised by the caller's iterable
         raise _no_message(messages if isinstance(messages, str | MessageId) else message) from error
     return by_segment
 
 
 def _check_delay(delay_s: object, what: str) -> None:
-    """▲ Before anything is given back: what no broker takes would be nobody's."""
+    """Raises `InvalidArgument`. ▲ Before any message is given back: one that brokers refuse would belong to no
+    consumer."""
     if not isinstance(delay_s, int | float) or not 0 <= delay_s <= MAX_DELAY_MS / 1000:
         raise InvalidArgument(f"{what} is a number of seconds, 0 to {MAX_DELAY_MS // 1000}, not {delay_s!r}")
 
@@ -476,12 +477,12 @@ def _no_message(found: object) -> InvalidArgument:
 
 
 def share_bytes(message: Message[Any]) -> int:
-    """About what it takes: its share of its entry."""
+    """About its size in bytes: its share of its entry."""
     return message.entry.stored_bytes // message.entry.count
 
 
 def _of_segment(segment: str, error: TxnError) -> TxnError:
-    """It, saying which segment it comes from."""
+    """The error with its segment named."""
     if segment in str(error):
         return error
     named = again(error)
@@ -490,7 +491,7 @@ def _of_segment(segment: str, error: TxnError) -> TxnError:
 
 
 async def _answered_by(answers: Mapping[str, list[asyncio.Future[None]]]) -> None:
-    """As `_all_answered`, of several segments."""
+    """As `_all_answered`, for several segments."""
     futures = [answer for each in answers.values() for answer in each]
     if futures:
         await asyncio.wait(futures)

@@ -1,7 +1,7 @@
-"""Messages of a queue subscription that were delivered too often: moved to another topic, each exactly once.
+"""Moves messages of a queue subscription that were delivered too often to another topic, each exactly once.
 
-▲ The move is one transaction that sends the copy and acks the original, so no crash loses or doubles a message. A move
-that fails is given back to the broker, which delivers the message again after a while, to be moved then.
+▲ The move is one transaction that sends the copy and acks the original, so no crash loses or doubles a message. If a
+move fails, the consumer nacks the message and moves it after a later redelivery.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ REDELIVERIES = "dlq.redeliveries"
 
 MOVE_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 2.0
-"""How long closing a consumer waits for moves; what is not moved by then is delivered to another consumer."""
+"""How long closing a consumer waits for moves; the rest is delivered to another consumer."""
 
 _log = logging.getLogger("txnclient")
 
 
 class Services(Protocol):
-    """What moving takes: a client."""
+    """The client's calls that a move needs."""
 
     @property
     def transaction_key(self) -> str | None: ...
@@ -55,19 +55,19 @@ class Services(Protocol):
 
 
 class DeadMessageHolder(Protocol):
-    """The feed that has received a dead message: acks it in a transaction, or gives it back."""
+    """The feed that received a dead message: acks it in a transaction, or gives it back."""
 
     def ack_nowait(
         self, messages: Sequence[Message[Any]], txn: Transaction, deadline: Deadline
     ) -> list[asyncio.Future[None]]: ...
     def nack_nowait(self, messages: Sequence[Message[Any]], delay_s: float) -> list[asyncio.Future[None]]: ...
     def settled(self, count: int) -> None:
-        """So many of the messages it gave away are moved or given back."""
+        """`count` of the messages it handed over are moved or given back."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPolicy:
-    """`topic`: None for each topic's own, `<topic>-<subscription>-DLQ`."""
+    """When a message is dead, and where it goes. `topic`: None for each topic's own, `<topic>-<subscription>-DLQ`."""
 
     services: Services
     max_redeliveries: int
@@ -75,7 +75,7 @@ class DeadLetterPolicy:
 
     @classmethod
     def of(cls, services: Services, max_redeliveries: int | None, topic: str | None) -> DeadLetterPolicy | None:
-        """None where messages are delivered for ever. Raises `InvalidArgument`."""
+        """None if redelivery has no limit. Raises `InvalidArgument`."""
         if max_redeliveries is None:
             if topic is not None:
                 raise InvalidArgument("a dead_letter_topic needs max_redeliveries: after how many a message goes there")
@@ -88,8 +88,8 @@ class DeadLetterPolicy:
         return self.topic or f"{origin}-{subscription}-DLQ"
 
     def check(self, topics: Sequence[str], subscription: str) -> None:
-        """▲ Raises `InvalidArgument` where no message of these topics could be moved: found when the first one dies, it
-        would take worker after worker with it."""
+        """▲ Raises `InvalidArgument` if no message of these topics could be moved: otherwise the first dead message
+        would stop one worker after another."""
         if self.topic in topics:
             raise InvalidArgument(
                 f"dead_letter_topic {self.topic!r} is a topic of this consumer: what is moved there would come back to "
@@ -107,7 +107,7 @@ class DeadLetterPolicy:
 
 
 class DeadLetters:
-    """Of one consumer: takes dead messages from its feeds and moves them, one entry's at a time, in the background."""
+    """Moves dead messages of one consumer's feeds in the background, one entry at a time."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class DeadLetters:
         redelivery_delay_s: float,
         on_failed: Callable[[TxnError], None],
     ) -> None:
-        """`on_failed`: told what no repetition cures, e.g. that the dead-letter topic may not be created."""
+        """`on_failed` receives errors that no retry cures, e.g. that the dead-letter topic may not be created."""
         self._session = session
         self._policy = policy
         self._subscription = subscription
@@ -126,7 +126,7 @@ class DeadLetters:
         self._on_failed = on_failed
         self._producers: dict[str, Producer[bytes]] = {}
         self._waiting: deque[tuple[DeadMessageHolder, list[Message[Any]]]] = deque()
-        """Bounded by the feeds: they are granted no permits for what lies here."""
+        """Bounded by the feeds: they grant no permits for messages waiting here."""
         self._task: asyncio.Task[None] | None = None
         self._moved = 0
         self._closed = False
@@ -140,7 +140,7 @@ class DeadLetters:
         return message.redelivery_count > self._policy.max_redeliveries
 
     def put(self, holder: DeadMessageHolder, messages: list[Message[Any]]) -> None:
-        """Messages of one entry."""
+        """Queue messages of one entry for moving."""
         self._waiting.append((holder, messages))
         if self._task is None and not self._closed:
             self._task = self._session.tasks.start(self._move_all(), name="dead letters", on_failed=self._on_failed)
@@ -159,26 +159,26 @@ class DeadLetters:
             self._task = None
 
     async def _move(self, holder: DeadMessageHolder, messages: list[Message[Any]]) -> None:
-        """Raises why nothing was moved."""
+        """Move the messages. Raises the error if nothing was moved."""
         producer = await self._producer(self._policy.topic_for(messages[0].topic, self._subscription))
         txn = await self._policy.services.begin(timeout=MOVE_TIMEOUT_S)
         try:
             for message in messages:
                 try:
                     await self._send(producer, message, self._origin(message), txn)
-                except MessageTooLarge:  # as large as a message may be: it goes without a word of where it came from
+                except MessageTooLarge:  # at the size limit: omit its origin
                     await self._send(producer, message, {}, txn)
             holder.ack_nowait(messages, txn, self._session.deadline())
             await txn.commit()
         except TxnError as error:
             if txn.state is TransactionState.COMMITTING:
-                # Its outcome is not known: ask once more; if nobody can tell, in the background.
+                # The outcome is unknown: retry once, then settle in the background.
                 await txn.commit()
             else:
                 await self._abort(txn, error)
                 raise
         finally:
-            txn.settle_later()  # where it is cancelled, or nobody can tell
+            txn.settle_later()  # if cancelled, or the outcome is unknown
         self._moved += len(messages)
 
     async def _send(
@@ -236,7 +236,7 @@ class DeadLetters:
             await producer.close()
 
     async def close(self) -> None:
-        """Wait for what is being moved, at most 2 s."""
+        """Wait for the current moves, at most 2 s."""
         self._closed = True
         task = self._task
         try:

@@ -1,9 +1,9 @@
-"""What a consumer of a stream was delivered and has not acked, in the order in which it was. Pure.
+"""Records the unacked messages of a stream consumer in hand-out order. Pure.
 
-Every hand-out has its place in one order over all segments of the consumer. Of each segment is kept, run by run, how
-far it had been handed out at which place; runs of which everything is acked are dropped. So a cumulative ack of one
-message finds what was handed out before it in every other segment: a segment is handed out in its own order, hence one
-position each.
+Every hand-out has its place in one order over all segments of the consumer. Each segment keeps runs: how far it had
+been handed out at which place; fully acked runs are dropped. So a cumulative ack of one message finds the messages
+handed out before it in every other segment: each segment is handed out in its own order, so one position each is
+enough.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from txnwire.errors import TxnConflict
 from txnwire.ids import Position
 
 FIRST_COMPACTION = 64
-"""Runs from which on those that are done with are looked for."""
+"""Number of runs at which acked runs are first removed."""
 
 LOST_REMEMBERED = 1000
-"""Segments of which it is known that something unacked was lost."""
+"""Most segments remembered as having lost unacked messages."""
 
 
 class UpTo(NamedTuple):
@@ -37,8 +37,8 @@ class UpTo(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Messages `first` to `last` of the entry at `position`, handed out at one place; `up_to`: the furthest message of
-    the segment until then, which is another one where this one has come again."""
+    """Messages `first` to `last` of the entry at `position`, handed out at one place. `up_to`: the furthest message of
+    the segment until then, a different one after a redelivery."""
 
     place: int
     position: Position
@@ -48,15 +48,15 @@ class _Run(NamedTuple):
 
 
 class DeliveryOrder:
-    """The order of one consumer's hand-outs, and what was taken from it unacked."""
+    """Numbers one consumer's hand-outs and remembers where it lost unacked messages."""
 
     def __init__(self) -> None:
         self.place = 0
-        """The last one."""
+        """The last place given out."""
         self._lost: dict[str, int] = {}
-        """Segments that have left, or that are delivered anew: the first place of what was not acked by then."""
+        """Segments that have left or are delivered again: the first place of their unacked messages."""
         self._given_back: dict[str, tuple[int, float]] = {}
-        """The same of segments that an abort of our own has had delivered anew, with the latest time of one."""
+        """The same for segments redelivered by this client's own aborts, with the time of the latest."""
 
     def next(self) -> int:
         self.place += 1
@@ -68,9 +68,9 @@ class DeliveryOrder:
             del self._lost[next(iter(self._lost))]
 
     def given_back(self, segment: str, place: int | None, now_s: float) -> None:
-        """By an abort that the application has asked for: whatever it begins from now on, it receives anew. So it does
-        what was lost of the segment before, as by the broker's rewind for that very abort. `place`: None for no more
-        than that."""
+        """The application's own abort causes redelivery: transactions begun from now on receive the messages again.
+        This includes earlier losses of the segment, e.g. by the broker's rewind for the same abort. `place`: None if
+        there is nothing else."""
         places = [one for one in (place, self._lost.pop(segment, None)) if one is not None]
         if not places:
             return
@@ -81,17 +81,16 @@ class DeliveryOrder:
             del self._given_back[next(iter(self._given_back))]
 
     def forget_lost(self, before: int | None = None) -> None:
-        """The application knows what has become of it, as far as it was handed out before that place; None: of all."""
+        """Forget losses before that place (None: all), because the application knows of them."""
         if before is None:
             self._lost, self._given_back = {}, {}
         else:
             self._lost = {name: at for name, at in self._lost.items() if at >= before}
 
     def check_nothing_lost(self, before: int, *, begun_s: float) -> None:
-        """Raises `TxnConflict` where not all that was handed out before that place can be acked here: once for what
-        was lost without the application's doing. For what an abort has brought back ▲ to the transactions that had
-        begun by then, and to no other: the abort of one that was refused brings back what comes behind it, and would
-        have the next one refused, for ever."""
+        """Raises `TxnConflict` if some message handed out before that place cannot be acked here: once for a loss that
+        the application did not cause. ▲ For messages redelivered by an abort, only in transactions begun before it: the
+        abort of a refused one redelivers too, and would make the next one fail, for ever."""
         found = [segment for segment, place in self._lost.items() if place < before]
         found += [name for name, (place, at_s) in self._given_back.items() if place < before and begun_s <= at_s]
         if found:
@@ -103,28 +102,28 @@ class DeliveryOrder:
 
 
 def place_of(message: Message[Any]) -> int:
-    """Its place in the order of the consumer that it was handed out by; 0: none."""
+    """Its place in the hand-out order of its consumer; 0: none."""
     places = message.entry.places
     found = bisect_left(places, (message.index, 0))
     return places[found][1] if found < len(places) else 0
 
 
 class Delivered:
-    """Of one segment."""
+    """Records the unacked hand-outs of one segment."""
 
     def __init__(self, order: DeliveryOrder, segment: str) -> None:
         self.order = order
         self._segment = segment
         self._runs: list[_Run] = []
         self._unacked: dict[Position, int] = {}
-        """By the last position of their entry, bitmaps of what was handed out."""
+        """Bitmaps of the messages handed out, by the last position of their entry."""
         self._compact_at = FIRST_COMPACTION
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def taken(self, entry: ReceivedEntry, indexes: Sequence[int], bits: int) -> None:
-        """They are being handed out."""
+        """Record messages that are being handed out."""
         position, first, last = entry.positions[-1], indexes[0], indexes[-1]
         self._unacked[position] = self._unacked.get(position, 0) | bits
         up_to = UpTo(entry.positions, entry.count, last)
@@ -144,7 +143,7 @@ class Delivered:
             self._compact_at = 2 * len(self._runs) + FIRST_COMPACTION
 
     def before(self, place: int) -> UpTo | None:
-        """How far it was handed out before that place; None where all of that is acked."""
+        """How far the segment was handed out before that place; None if all of that is acked."""
         at = end = bisect_left(self._runs, place, key=lambda run: run.place)
         while at and not _names(self._unacked, self._runs[at - 1]):
             at -= 1
@@ -152,10 +151,10 @@ class Delivered:
         return self._runs[at - 1].up_to if at else None
 
     def acked(self, acked: Mapping[Position, int], *, cumulative: bool) -> None:
-        """▲ The broker has said so: of an ack that has failed nothing is forgotten, or it could not be repeated."""
+        """Forget acks that the broker has confirmed. ▲ A failed ack forgets nothing, or it could not be repeated."""
         for position, bits in acked.items():
             if cumulative:
-                # Not one by one from the front: each look for the first would pass all that are gone.
+                # Not one by one from the front: each lookup of the first key would scan all deleted ones.
                 for passed in list(takewhile(position.__gt__, self._unacked)):
                     del self._unacked[passed]
             left = self._unacked.get(position, 0) & ~bits
@@ -167,8 +166,8 @@ class Delivered:
             self._runs.clear()
 
     def lost(self, held: Mapping[Position, int], *, given_back_s: float | None = None) -> None:
-        """It is delivered anew, or is not this consumer's any more; `held`: bitmaps of what no ack was sent of.
-        `given_back_s`: when an abort of our own did that; None: that was not it."""
+        """The segment is delivered again or has left this consumer. `held`: bitmaps of messages without a sent ack.
+        `given_back_s`: the time of the client's own abort that caused it; None: another cause."""
         first = next((run.place for run in self._runs if _names(held, run)), None)
         if given_back_s is not None:
             self.order.given_back(self._segment, first, given_back_s)
@@ -177,7 +176,7 @@ class Delivered:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing of it can be acked any more."""
+        """Forget everything: none of it can be acked any more."""
         self._runs.clear()
         self._unacked.clear()
 

@@ -1,4 +1,4 @@
-"""One consumed segment: attached to its owner, again after every loss, its deliveries put into an inbox."""
+"""Attaches to one consumed segment's owner, again after every loss, and puts its deliveries into an inbox."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ from txnwire.protocol import MAX_PERMITS
 
 ATTACH_TIMEOUT_S = 10.0
 SOON_S = LONGEST_PAUSE_S
-"""A broker that closes us sooner than this behind our attaching would do so again: then we pause as after a refusal."""
+"""If a broker closes the consumer sooner than this after it attached, the feed pauses as after a refusal."""
 
 _log = logging.getLogger("txnclient")
 
 
 class Feed:
-    """What consumers' and readers' feeds have in common. A subclass says how to subscribe and what a loss means."""
+    """Keeps one segment attached; the base of consumers' and readers' feeds. A subclass defines how to subscribe and
+    what a loss means."""
 
     def __init__(self, session: Session, receiver: Receiver, segment: str, inbox: Inbox) -> None:
-        """`segment` is its path; `inbox` knows how much to keep in flight and in the buffer."""
+        """`segment` is its path; `inbox` decides how much to keep in flight and in the buffer."""
         self.segment = segment
         self._session = session
         self._receiver = receiver
@@ -53,17 +54,18 @@ class Feed:
         self._unlisten: Callable[[], None] | None = None
         self._lost = asyncio.Event()
         self._at_once = False
-        """Lost because we wanted it so, or because what we were attached to is gone: the next answer says so."""
+        """Attach again without a pause: the feed left on purpose, or its target is gone, which the next answer
+        tells."""
         self._min_revision = 0
         self._closed = False
         self._broken = False
-        """▲ Something cannot be handed out, so nothing behind it is: there would be a gap, and half a transaction."""
+        """▲ An entry cannot be handed out, so nothing behind it is: that would be a gap, and half a transaction."""
         self._task = session.tasks.start(self._stay_attached(), name=f"feed of {segment}", on_failed=self._failed)
 
     # ---- what differs -----------------------------------------------------------------------------------------------
 
     def _subscribe(self) -> pb.Subscribe:
-        """The request, but for consumer id, segment and revision."""
+        """The request, without consumer id, segment and revision."""
         raise NotImplementedError
 
     def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
@@ -73,7 +75,7 @@ class Feed:
         """Deliveries may come from now on."""
 
     def _on_detached(self) -> None:
-        """They come no more."""
+        """No more deliveries come."""
 
     def _wants(self, entry: ReceivedEntry) -> bool:
         """Whether a delivered entry is to be handed out."""
@@ -83,16 +85,16 @@ class Feed:
         """An entry has been put into the inbox."""
 
     def _on_passed(self, pieces: list[Position]) -> None:
-        """Pieces of large values were delivered that will never make a whole."""
+        """Pieces of large values were delivered that will never be complete."""
 
     def _on_nothing(self, through: Position) -> None:
-        """Of what follows the last delivered entry nothing up to there will ever be delivered."""
+        """No entry between the last delivered one and `through` will ever be delivered."""
 
     def _on_failed(self, error: TxnError) -> None:
-        """It will not be attached any more."""
+        """The feed has given up attaching."""
 
     def _retries(self, error: TxnError) -> bool:
-        """Whether to try again after the broker refused with an error that does not pass by itself."""
+        """Whether to try again after the broker refused with an error that is not transient."""
         return False
 
     # ---- attaching --------------------------------------------------------------------------------------------------
@@ -121,8 +123,8 @@ class Feed:
         self._on_failed(error)
 
     async def _lost_soon(self) -> bool:
-        """Wait for the loss. ▲ That attaching succeeded says nothing yet: a broker whose disk fails to read answers,
-        and closes us at the first read."""
+        """Wait for the loss; whether it came soon. ▲ A successful attach proves nothing: a broker with a failing disk
+        answers, then closes the consumer at the first read."""
         attached_s = self._session.clock.monotonic()
         await self._lost.wait()
         return self._session.clock.monotonic() - attached_s < SOON_S
@@ -137,12 +139,12 @@ class Feed:
         request.min_revision = max(session.commit_revision, self._min_revision)
         self._link, self._consumer_id = link, consumer_id
         self._at_once = False
-        self._lost.clear()  # ▲ only now: what was to be left before there was anything must not attach us a second time
+        self._lost.clear()  # ▲ only now: a leave requested before attaching must not cause a second attach
         link.consumers[consumer_id] = self
         try:
             reply = await link.call(pb.Command(subscribe=request), timeout_s=deadline.remaining())
         except Timeout:
-            self._leave_broker()  # ▲ which has attached it, or may do so yet
+            self._leave_broker()  # ▲ the broker may have attached it, or may do so later
             raise
         except BaseException:
             self._detach()
@@ -169,7 +171,7 @@ class Feed:
         self._lost.set()
 
     def _leave_broker(self) -> None:
-        """Close the consumer at the broker, as far as there is one."""
+        """Close the consumer at the broker, if it has one."""
         link, consumer_id = self._link, self._consumer_id
         if link is not None:
             self._at_once = True
@@ -178,7 +180,7 @@ class Feed:
             link.push_if_open(pb.Command(close_consumer=pb.CloseConsumer(consumer_id=consumer_id)))
 
     def close(self) -> None:
-        """Nothing is handed out any more."""
+        """Leave the broker and hand out nothing more."""
         self._closed = True
         self._leave_broker()
         self._inbox.drop_buffer()
@@ -221,7 +223,7 @@ class Feed:
         self._replenish()
 
     def on_end_of_segment(self, sealed: bool) -> None:
-        """Nothing follows, but for what comes again."""
+        """No new entries follow, only redeliveries."""
         if sealed:
             self._inbox.ended()
             self._pass_over()
@@ -251,7 +253,7 @@ class Feed:
             self._grant(due)
 
     def _grant(self, permits: int) -> None:
-        """▲ Nothing more once something has failed: whoever receives is told so as soon as the buffers are empty."""
+        """Grant permits. ▲ None after a failure: the receiver raises it as soon as the buffers are empty."""
         link = None if self._receiver.failed else self._link
         while link is not None and permits > 0:
             granted = min(permits, MAX_PERMITS)
@@ -261,31 +263,30 @@ class Feed:
 
 
 class SubscriptionFeed(Feed):
-    """A segment of a subscription: what is received is acked."""
+    """Feeds one segment of a subscription, and acks its messages."""
 
     def __init__(self, session: Session, receiver: Receiver, segment: str, inbox: Inbox, terms: pb.Subscribe) -> None:
-        """`terms`: what every subscribe of this consumer says; its assignment epoch is kept up to date by the owner."""
+        """`terms`: the consumer's subscribe request; the consumer keeps its assignment epoch up to date."""
         super().__init__(session, receiver, segment, inbox)
         self._terms = terms
         self._after_abort = False
-        """It left its broker for an abort."""
+        """The feed left its broker because of an abort."""
         self._retiring: tuple[TxnError, Callable[[], None]] | None = None
         self.acks = FeedAcks(session, segment, inbox, self, subscription=terms.subscription)
 
-    # As `acks.Owner`. Of a stream everything that is not acked comes again, and only in its order.
+    # As `acks.AckOwner`. A stream redelivers everything unacked, and only in order.
 
     def aborted(self, revision: int) -> None:
         raise NotImplementedError
 
     def not_acked(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
-        """The application's to ack again; in a transaction, its abort brings them."""
+        """Nothing to do: the application acks again, and a transaction's abort redelivers."""
 
     def refused(self, messages: Sequence[Message[Any]]) -> None:
-        """The transaction's abort brings them."""
+        """Nothing to do: the transaction's abort redelivers them."""
 
     def start_over(self, min_revision: int = 0) -> None:
-        """Have everything delivered again that is not acked, once the broker has followed decisions to
-        `min_revision`."""
+        """Request redelivery of everything unacked, once the broker has followed decisions to `min_revision`."""
         self._min_revision = max(self._min_revision, min_revision)
         self._inbox.rewound(given_back_s=self._session.clock.monotonic())
         self._leave_broker()
@@ -297,9 +298,8 @@ class SubscriptionFeed(Feed):
         return request
 
     def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
-        """▲ Acks of what was received before a seek are void, also those that are sent again because their connection
-        was lost with the seek, or whose segment had another consumer meanwhile: hence by a number that the
-        subscription keeps, and that every message carries."""
+        """▲ Acks of messages received before a seek are void, also those resent after the seek cut their connection or
+        another consumer held the segment. So the subscription counts its seeks, and every message carries the count."""
         under = Under(self._terms.subscription, ok.seeks)
         if self._inbox.under is not None and under != self._inbox.under:
             self._inbox.sought()
@@ -308,24 +308,24 @@ class SubscriptionFeed(Feed):
         self.acks.void_but(under)
 
     def _retries(self, error: TxnError) -> bool:
-        # The assignment comes by another way than the layout: of a segment that has gone, drained, we are about to be
-        # told. A topic that was deleted has no layout.
+        # Assignments and layouts arrive by different ways: a drained, pruned segment soon leaves the assignment too. A
+        # deleted topic has no layout.
         known = self._session.directory.known_layout(topic_of_segment(self.segment))
         return isinstance(error, TopicNotFound) and known is not None
 
     def _on_failed(self, error: TxnError) -> None:
-        self.acks.close(for_good(error))  # C6: they would wait for their time-out
+        self.acks.close(for_good(error))  # C6: otherwise they would wait for their timeout
 
     def _on_attached(self, link: Link, consumer_id: int) -> None:
         self.acks.attached(link, consumer_id)
 
     def _on_passed(self, pieces: list[Position]) -> None:
-        # Nobody else can put them together either, and they would hold the cursor back for ever.
+        # No other consumer can complete them either, and they would hold the cursor back for ever.
         self.acks.ack_passed(pieces, self._session.deadline())
 
     @property
     def attachment(self) -> int:
-        """Another number after each loss."""
+        """A number that changes after each loss."""
         return self._consumer_id
 
     def on_deliver(self, deliver: pb.Deliver) -> None:
@@ -333,14 +333,13 @@ class SubscriptionFeed(Feed):
             super().on_deliver(deliver)
 
     def delivered_before(self, place: int) -> UpTo | None:
-        """How far it was handed out before that place of the consumer's order, as far as that is not acked."""
+        """How far the segment was handed out, unacked, before that place in the consumer's order."""
         delivered = self._inbox.delivered
         return None if delivered is None else delivered.before(place)
 
     def retire(self, error: TxnError, on_retired: Callable[[], None]) -> None:
-        """The segment is not this consumer's any more: nothing more is handed out, and acks that are under way are
-        answered first: of a segment that is drained the last of them were what has drained it. Whatever cannot be
-        answered (the broker closes us, or is lost) fails with `error`."""
+        """The segment has left this consumer: hand out nothing more, and wait for acks under way: the last of them may
+        have drained the segment. If the broker closes the consumer or is lost, they fail with `error`."""
         self._retiring = error, on_retired
         self._inbox.drop_buffer()
         self.acks.when_answered(self._retired)
@@ -359,13 +358,13 @@ class SubscriptionFeed(Feed):
         self._retired()
 
     def close_with(self, error: TxnError) -> None:
-        """The segment is not this consumer's any more: acks fail with `error`."""
+        """The segment has left this consumer: fail its acks with `error`."""
         self.close()
         self.acks.close(error)
 
 
 class StreamFeed(SubscriptionFeed):
-    """A segment assigned to a consumer of a stream subscription."""
+    """Feeds a segment assigned to a consumer of a stream subscription."""
 
     def aborted(self, revision: int) -> None:
         self._after_abort = True
@@ -373,13 +372,13 @@ class StreamFeed(SubscriptionFeed):
 
     def _on_detached(self) -> None:
         if self.acks.in_named:
-            # ▲ Somebody else ends a named transaction, and of what comes back by that only the broker's rewind tells,
-            # which is lost with the connection: then it would come in the midst of what is newer, as if in order.
+            # ▲ Another client may end a named transaction. Only the broker's rewind announces that redelivery, and it
+            # is lost with the connection: old messages would then come among newer ones, as if in order.
             self._inbox.rewound()
         else:
             self._inbox.drop_buffer()
         self.acks.detached()
 
     def _retries(self, error: TxnError) -> bool:
-        # The broker may not have seen the newest assignment yet, or we may not; or a parent is to be drained first.
+        # Broker or client may not have seen the newest assignment yet, or a parent must be drained first.
         return isinstance(error, NotAllowed) or super()._retries(error)

@@ -1,12 +1,12 @@
-"""What one consumed segment has delivered: what waits, what the application holds, what may be asked for. Pure.
+"""Tracks one consumed segment's deliveries: buffered messages, messages the application holds, permits. Pure.
 
-Permits are messages. The broker counts those it shows (an entry's, less its skip bitmap), so does this side: the same
-number is granted again once they have left the buffer, in steps of half a window.
+Permits are messages. Both sides count the messages of an entry less its skip bitmap. The inbox grants the same number
+again once they have left the buffer, in steps of half a window.
 
-The application's hold on a message lasts from hand-out until an ack of it has been answered. While it does, a copy that
-comes again (the broker starts at the earliest unacked message whenever a consumer attaches) is not handed out, or one
-transaction could process a message twice. A rewind ends every hold: the copies are delivered again, and what the
-application still has of them is stale (`epoch`).
+The application's hold on a message lasts from hand-out until an ack of it has been answered. Meanwhile a redelivered
+copy is not handed out, or one transaction could process a message twice: the broker starts at the earliest unacked
+message whenever a consumer attaches. A rewind ends every hold: the copies are handed out again, and messages that the
+application still has are stale (`epoch`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from txnwire.ids import Position
 UNBOUNDED_BYTES = 1 << 62
 
 FIRST_AVERAGE_BYTES = 256 * 1024
-"""Taken for a message's size until some have come. Large, so that the first grant of a few dozen messages is bounded
-even if they are large; small ones raise it as soon as they come."""
+"""Assumed message size until some have come. Large, to bound the first grant (a few dozen messages) even if they are
+large; small messages raise the window as soon as they come."""
 
 
 class _Waiting:
-    """An entry in the buffer and the indexes of it that are still to be handed out."""
+    """An entry in the buffer and the indexes still to be handed out."""
 
     __slots__ = ("at", "entry", "indexes")
 
@@ -55,7 +55,7 @@ def all_bits(count: int) -> int:
 
 
 class Inbox:
-    """The buffer of one segment. `keeps_holds`: False for readers, which do not ack."""
+    """Buffers one segment's deliveries. `keeps_holds`: False for readers, which do not ack."""
 
     _in_order = True
     """Whether the segment is delivered in its order."""
@@ -68,30 +68,30 @@ class Inbox:
         window_bytes: int = UNBOUNDED_BYTES,
         delivered: Delivered | None = None,
     ) -> None:
-        """`window`: messages, `window_bytes`: bytes to keep in flight and in the buffer, about. `delivered`: is told of
-        what is handed out, for cumulative acks."""
+        """`window` and `window_bytes`: about how many messages and bytes to keep in flight and in the buffer.
+        `delivered` records hand-outs for cumulative acks."""
         self.delivered = delivered
         self._window = window
         self._keeps_holds = keeps_holds
         self._waiting: deque[_Waiting] = deque()
         self._buffered = 0
         self._spent = 0
-        """Permits used up since the last grant whose messages are not in the buffer any more."""
+        """Permits used since the last grant whose messages have left the buffer."""
         self._pieces = Pieces(in_order=self._in_order)
         self._large: dict[Position, LargeEntry] = {}
         """Values that came in pieces, waiting or held, by their first position."""
         self._dropped: dict[Position, None] = {}
-        """First positions of values that had begun to come, and come again."""
+        """First positions of values that were partly delivered and come again."""
         self._held: dict[Position, int] = {}
         """Handed out and not acked."""
         self._counts: dict[Position, int] = {}
-        """Messages in the entries that are held."""
+        """Number of messages in each held entry."""
         self._acking: dict[Position, int] = {}
-        """Handed out, an ack is under way."""
+        """Handed out, with an ack under way."""
         self.epoch = 0
-        """Counts the rewinds."""
+        """Number of rewinds."""
         self.under: Under | None = None
-        """What entries arrive under; None until there is a broker that has said so, and for readers."""
+        """What entries arrive under; None for readers, and until a broker has named it."""
         self._window_bytes = window_bytes
         self._average_bytes: float = FIRST_AVERAGE_BYTES
         self._granted_window = self._bounded_window()
@@ -102,7 +102,7 @@ class Inbox:
         return self._buffered
 
     def arrived(self, entry: ReceivedEntry, skip: bytes) -> None:
-        """An entry was delivered; `skip`: bitmap, LSB first, of messages not meant. Raises `DataCorrupt`,
+        """Take in a delivered entry; `skip`: bitmap, LSB first, of messages to leave out. Raises `DataCorrupt`,
         `Overloaded`."""
         unwanted = int.from_bytes(skip, "little")
         if self._keeps_holds and (self._held or self._acking):
@@ -124,8 +124,8 @@ class Inbox:
             self._buffered += len(indexes)
 
     def _piece_arrived(self, entry: ReceivedEntry) -> None:
-        """A piece gives its permit back at once, or a value of more pieces than permits would never be whole. The last
-        one's stands for the message while it is in the buffer."""
+        """Take in a piece. It returns its permit at once: a value of more pieces than permits could never complete. The
+        last piece's permit stands for the message while it is in the buffer."""
         piece = piece_of(entry.metadata)
         whole = None if piece is None else self._pieces.add(entry, piece)
         if whole is None:
@@ -137,7 +137,7 @@ class Inbox:
         self._buffered += 1
 
     def take_passed(self) -> list[Position]:
-        """Pieces that have come and will never make a whole: nobody will ever ack them."""
+        """Take the pieces that will never be complete, which the application never acks."""
         passed = self._pieces.passed
         if passed:
             self._pieces.passed = []
@@ -146,15 +146,15 @@ class Inbox:
         return passed
 
     def ended(self) -> None:
-        """All of the segment has come, for good."""
+        """All entries of the segment have come; no more follow."""
         self._pieces.ended()
 
     def left_out(self, entry: ReceivedEntry, skip: bytes) -> None:
-        """An entry was delivered that is not to be handed out; it has used up permits like any other."""
+        """Count the permits of a delivered entry that is not handed out."""
         self._spent += entry.count - int.from_bytes(skip, "little").bit_count()
 
     def _held_bits(self, position: Position) -> int:
-        """Of an entry's messages those that are the application's already: no copy of them is handed out."""
+        """Bitmap of an entry's messages that the application already has: no copy of them is handed out."""
         return self._held.get(position, 0) | self._acking.get(position, 0)
 
     def take(self, at_most: int) -> list[Message[Any]]:
@@ -182,12 +182,12 @@ class Inbox:
     # ---- permits ----------------------------------------------------------------------------------------------------
 
     def attached(self) -> int:
-        """The first grant for a consumer that has just attached; nothing of an earlier one is in flight."""
+        """The first grant of a consumer that has just attached: nothing is in flight."""
         self._spent = 0
         return max(0, self._granted_window - self._buffered)
 
     def permits_due(self) -> int:
-        """Permits to grant now, 0 while less than half a window has been used up."""
+        """Permits to grant now; 0 while less than half a window is used."""
         if self._spent <= 0 or self._spent * 2 < self._granted_window:
             return 0
         due, self._spent = self._spent, 0
@@ -204,8 +204,8 @@ class Inbox:
         return max(1, min(self._window, int(self._window_bytes / self._average_bytes)))
 
     def _weigh(self, entry: ReceivedEntry) -> None:
-        """Permits are messages: how many keep to the bytes follows from the sizes that come. Larger ones count at once,
-        smaller ones little by little."""
+        """Adjust the average size, which converts the byte window into permits. Larger messages count at once, smaller
+        ones gradually."""
         bytes_each = max(1.0, len(entry.raw) / entry.count)
         if self._average_bytes == FIRST_AVERAGE_BYTES or bytes_each > self._average_bytes:
             self._average_bytes = bytes_each
@@ -221,7 +221,7 @@ class Inbox:
     # ---- starting again ---------------------------------------------------------------------------------------------
 
     def drop_buffer(self) -> None:
-        """The connection is lost; what was not handed out comes again."""
+        """The connection is lost: drop the buffer, which comes again."""
         self._spent += self._buffered
         self._buffered = 0
         self._waiting.clear()
@@ -239,8 +239,8 @@ class Inbox:
         self._large.clear()
 
     def rewound(self, *, given_back_s: float | None = None) -> None:
-        """Everything that is not acked is delivered again, from the earliest on. `given_back_s`: when it was asked for
-        here."""
+        """Everything unacked is delivered again, from the earliest on. `given_back_s`: when this client asked for
+        it."""
         if self.delivered is not None:
             self.delivered.lost(self._held, given_back_s=given_back_s)
         self.drop_buffer()
@@ -248,18 +248,18 @@ class Inbox:
         self.epoch += 1
 
     def left(self) -> None:
-        """Of what was handed out no cumulative ack of another segment's message can ack anything any more."""
+        """The segment has left: cumulative acks through other segments no longer cover its messages."""
         if self.delivered is not None:
             self.delivered.lost(self._held)
 
     def sought(self) -> None:
-        """The subscription was sought elsewhere: what was received before can not be acked any more, nor need it be."""
+        """The subscription was moved by a seek: messages received before it can no longer be acked, and need not be."""
         if self.delivered is not None:
             self.delivered.clear()
         self.rewound()
 
     def is_current(self, message: Message[Any]) -> bool:
-        """Whether a transaction may ack it: it has not been, and will not be, delivered anew."""
+        """Whether a transaction may ack it: it was not, and will not be, delivered again."""
         return message.entry.holder is self and message.entry.epoch == self.epoch
 
     # ---- acks -------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Inbox:
                 self._large.pop(position, None)
 
     def ack_answered(self, acked: Mapping[Position, int]) -> None:
-        """They are acked, or refused: a copy that comes from now on is meant."""
+        """They are acked or refused: copies that come from now on are handed out."""
         for position, bits in acked.items():
             left = self._acking.get(position, 0) & ~bits
             if left:
@@ -290,20 +290,20 @@ class Inbox:
                 self._acking.pop(position, None)
 
     def acked(self, acked: Mapping[Position, int], *, cumulative: bool) -> None:
-        """The broker has said that they are."""
+        """The broker has confirmed the acks."""
         if self.delivered is not None:
             self.delivered.acked(acked, cumulative=cumulative)
 
     def cumulative_ack_started(self, position: Position, bits: int) -> None:
-        """Everything below `position` and `bits` of it are being acked: their holds end."""
+        """Acks of everything below `position`, and of `bits` at it, are under way: their holds end."""
         for held in [held for held in self._held if held < position]:
             self._release(held, self._held[held])
         self.ack_started({position: bits})
 
     def held_up_to(self, up_to: UpTo) -> list[tuple[Position, int, int]] | None:
-        """What a cumulative ack up to it must name one by one (position, bitmap, messages in the entry); None where its
-        position will do. ▲ A7: in between stand pieces of values that end behind it, which are not meant: acked
-        with the others, they would be missing when the value is delivered again."""
+        """What a cumulative ack must list one by one (position, bitmap, messages in the entry); None if its position is
+        enough. ▲ A7: pieces of values that end behind it may lie below it: if acked too, they would be missing when
+        the value is delivered again."""
         target = up_to.positions[-1]
         ahead: dict[Position, None] = {}
         for large in self._large.values():
@@ -322,13 +322,13 @@ class Inbox:
 
 
 class QueueInbox(Inbox):
-    """Of a queue subscription. A hold ends with the connection, too: the broker then gives what was not acked to whom
-    it likes. A copy is always handed out: somebody else's hold, or an earlier one of ours, has ended by then."""
+    """Buffers a queue subscription's deliveries. A hold also ends with the connection: the broker then redelivers the
+    unacked messages to any consumer. A copy is always handed out: every earlier hold on it has ended by then."""
 
     def __init__(self, window: int, *, window_bytes: int = UNBOUNDED_BYTES) -> None:
         super().__init__(window, keeps_holds=True, window_bytes=window_bytes)
         self._copies: dict[Position, dict[ReceivedEntry, int]] = {}
-        """Whose the held bits of a position are: parts of an entry may have been delivered apart, and again."""
+        """Which copy holds which bits of a position: parts of an entry may be delivered separately, and again."""
 
     _in_order = False
 
@@ -355,23 +355,23 @@ class QueueInbox(Inbox):
         return 0
 
     def detached(self) -> None:
-        """The connection is lost, and with it what was delivered over it."""
+        """The connection is lost: drop the buffer and end all holds."""
         self.drop_buffer()
         self._end_holds()
 
     def is_current(self, message: Message[Any]) -> bool:
-        """▲ While it is held. Of all copies of a message one ack at most passes, so a transaction that has processed
-        two of them cannot commit."""
+        """Whether it is held. ▲ At most one ack of all copies of a message succeeds, so a transaction that has
+        processed two copies cannot commit."""
         entry = message.entry
         return bool(self._copies.get(entry.position, {}).get(entry, 0) >> message.index & 1)
 
     @property
     def held(self) -> tuple[Mapping[Position, int], Mapping[Position, int]]:
-        """Bitmaps of what was handed out and is not acked, and how many messages their entries have."""
+        """Bitmaps of unacked hand-outs, and the number of messages in their entries."""
         return self._held, self._counts
 
     def give_back(self, messages: Iterable[Message[Any]]) -> dict[Position, int]:
-        """End the holds of these messages; the bitmaps of those that were held."""
+        """End the holds of these messages; returns the bitmaps of those that were held."""
         given: dict[Position, int] = {}
         for message in messages:
             if self.is_current(message):
@@ -386,7 +386,7 @@ class QueueInbox(Inbox):
             self._release(position, bits)
 
     def put_aside(self, count: int) -> None:
-        """So many of what was just taken are not the application's: their permits are kept until `set_free`."""
+        """Keep the permits of `count` messages just taken, which are not for the application, until `set_free`."""
         self._spent -= count
 
     def set_free(self, count: int) -> None:

@@ -1,5 +1,4 @@
-"""One consumer's membership in one stream subscription of one topic: joined at the controller, again after every
-loss."""
+"""Joins one consumer to one topic's stream subscription at the controller, again after every loss."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from txnwire.proto import txn_pb2 as pb
 JOIN_TIMEOUT_S = 10.0
 LEAVE_TIMEOUT_S = 2.0
 LEAVE_AGAIN_S = 10.0
-"""For so long a controller that has just been elected waits for consumers it finds assigned."""
+"""How long a newly elected controller waits for consumers that it finds assigned."""
 
 _log = logging.getLogger("txnclient")
 
 
 class ConsumerMembership:
-    """`on_assignment` is told of every assignment that is newer than the last; `on_failed` when membership has
-    ended. `outliving`: tasks that go on when the consumer is closed."""
+    """Keeps one consumer joined. `on_assignment` receives every assignment newer than the last; `on_failed` is called
+    when the membership has ended. `outliving`: tasks that go on when the consumer is closed."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class ConsumerMembership:
         self._address: str | None = None
         self._left = False
         self._asked: Link | None = None
-        """Where a join was sent last, answered or not: what must be told of a leave."""
+        """Where the last join was sent, answered or not: it must receive the leave."""
         self._joining = False
 
     @property
@@ -53,7 +52,7 @@ class ConsumerMembership:
         return self._request.topic
 
     async def join(self, deadline: Deadline) -> None:
-        """Join, and stay a member until `leave`. Raises what the controller refuses with, `Timeout`."""
+        """Join, and stay a member until `leave`. Raises the controller's error if it refuses, `Timeout`."""
         what = f"joining subscription {self._request.subscription} of {self.topic}"
         try:
             await self._session.repeat(what, deadline, lambda: self._join(deadline))
@@ -65,7 +64,7 @@ class ConsumerMembership:
     async def _join(self, deadline: Deadline) -> None:
         address = self._session.directory.controller_address
         link = await self._session.directory.controller_link(deadline)
-        self._epoch = 0  # a subscription that was deleted and made again meanwhile begins to count anew
+        self._epoch = 0  # a subscription deleted and created again restarts its count
         link.assignments[self._route] = self._told
         self._asked = link
         timeout_s = min(JOIN_TIMEOUT_S, deadline.remaining())
@@ -88,8 +87,8 @@ class ConsumerMembership:
                 if session.directory.controller_address in (self._address, None):
                     await session.directory.wait_change_or_lost(self._link)
                     continue
-                # ▲ From here on what that controller pushes is nobody's: should it lead again before another one could
-                # be joined, it is joined anew.
+                # ▲ From here on ignore that controller's pushes: if it leads again before another one is joined, the
+                # consumer joins it anew.
                 self._link.assignments.pop(self._route, None)
                 self._link = None
             self._joining = True
@@ -104,16 +103,16 @@ class ConsumerMembership:
                 return
             finally:
                 self._joining = False
-                if self._left:  # `leave` came while the join was on its way, and left it to this task
+                if self._left:  # `leave` came during the join, and left the rest to this task
                     await _heard(self._tell_leave())
             await session.directory.wait_change(backoff.next_s())
 
     def _told(self, assignment: pb.Assignment) -> None:
-        """What is pushed."""
+        """Receive a pushed assignment."""
         if assignment.epoch:
             self._assigned(assignment)
         elif self._link is not None:
-            # ▲ The controller does not know us: another one, of which nothing was heard here, has given us up.
+            # ▲ The controller does not know this consumer: one unknown here has led meanwhile and removed it.
             self._link = None
             self._session.directory.stir()
 
@@ -127,15 +126,14 @@ class ConsumerMembership:
         await _heard(self.leave_nowait())
 
     def leave_nowait(self) -> asyncio.Future[pb.Command] | None:
-        """Tell the controller; where it cannot be reached, whoever leads next is told in the background. ▲ At once:
-        whoever cancels the closing of a consumer must not keep it from being told. Returns its answer, if there will be
-        one."""
+        """Send the leave to the controller, or in the background to the next one if it cannot be reached. ▲ Without an
+        await: a cancelled close must still send it. Returns the answer's future, if there will be one."""
         self._left = True
         return None if self._joining else self._tell_leave()
 
     def _tell_leave(self) -> asyncio.Future[pb.Command] | None:
-        """Also of a join that was never answered: the connection lives on with the client, so without this the
-        controller would count the consumer in, and its segments would wait for it, for as long as the client lives."""
+        """Send the leave, also after a join that was never answered: the client's connection stays open, so the
+        controller would keep segments for the consumer for as long as the client lives."""
         link, self._asked, self._link = self._asked, None, None
         if link is None:
             return None
@@ -166,8 +164,8 @@ class ConsumerMembership:
         self._outliving.start(self._leave_again(request), name=f"leaving {self.topic}")
 
     async def _leave_again(self, request: pb.LeaveSubscription) -> None:
-        """▲ A controller that is elected meanwhile finds the consumer assigned, and keeps its segments for it until
-        its grace is over: nobody else is given them. It does not know this connection, whose end would tell it."""
+        """Send the leave to the next controller. ▲ A newly elected one finds the consumer assigned and reserves its
+        segments until its grace is over; it does not know this connection, so its end would not tell it."""
         session = self._session
         deadline = session.deadline(LEAVE_AGAIN_S)
 
@@ -183,6 +181,6 @@ class ConsumerMembership:
 
 
 async def _heard(answer: asyncio.Future[pb.Command] | None) -> None:
-    """Its failure is taken care of by `ConsumerMembership`."""
+    """Wait for the answer; `ConsumerMembership` handles its failure."""
     if answer is not None:
         await asyncio.wait((answer,))

@@ -1,4 +1,4 @@
-"""A received message, decoded as far as it is looked at."""
+"""A received message, decoded lazily."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from txnwire.names import SEGMENT_SCHEME
 
 
 class Under(NamedTuple):
-    """What a message was received under: `seeks` is another number behind each seek in its segment, and for another
-    subscription of the name."""
+    """What a message was received under. `seeks` changes with each seek in its segment, and when a subscription of the
+    name is created again."""
 
     subscription: str
     seeks: int
 
 
 class ReceivedEntry:
-    """One entry as it came from a broker; checksum, metadata and block are looked at once, when first needed."""
+    """One entry as a broker sent it; checks and decodes checksum, metadata and block once, when first needed."""
 
     __slots__ = (
         "_block", "count", "epoch", "holder", "metadata", "places", "position", "raw", "redelivery_count",
@@ -36,18 +36,18 @@ class ReceivedEntry:
         holder: object = None,
         serializer: Serializer[Any] | None = None,
     ) -> None:
-        """`holder`: what received it; a message may be acked in a transaction only through the same one. `serializer`:
-        decodes its values, None: they are bytes.
+        """`holder`: the inbox that received it; only through it may a transaction ack the message. `serializer`
+        decodes its values; None: they are bytes.
 
-        Raises `DataCorrupt` if header or metadata are not those of an entry.
+        Raises `DataCorrupt` if header or metadata are invalid.
         """
         self.segment = segment
         self.holder = holder
         self.epoch = 0
         self.places: list[tuple[int, int]] = []
-        """Up to which index it was handed out at which place of its consumer's order."""
+        """Up to which index it was handed out, at which place in its consumer's order."""
         self.under: Under | None = None
-        """None: it was not received for a subscription."""
+        """None: a reader received it."""
         self.position = position
         self.raw = raw
         self.redelivery_count = redelivery_count
@@ -58,24 +58,24 @@ class ReceivedEntry:
 
     @property
     def stored_bytes(self) -> int:
-        """What it takes, compressed as it is; of a value that came in pieces: the value."""
+        """Its size in bytes, compressed; for a value that came in pieces, the value's size."""
         return len(self.raw)
 
     @property
     def positions(self) -> tuple[Position, ...]:
-        """Of all entries that an ack of this one's messages must name: several only of a value that came in pieces."""
+        """Positions that an ack of its messages must name: several only for a value that came in pieces."""
         return (self.position,)
 
     @property
     def block(self) -> Block:
-        """Raises `DataCorrupt` naming the part that is wrong."""
+        """Raises `DataCorrupt` that names the invalid part."""
         if self._block is None:
             self._block = decode_block(self.raw)
         return self._block
 
 
 class Message(Generic[V]):
-    """One message of an entry. Its bytes are copied out of the entry only when `value`, `data` or `key` is read."""
+    """One message of an entry. It copies bytes out of the entry only when `value`, `data` or `key` is read."""
 
     __slots__ = ("_entry", "_value", "index")
 
@@ -87,13 +87,13 @@ class Message(Generic[V]):
 
     @property
     def data(self) -> bytes:
-        """The value as it is stored. Raises `DataCorrupt` if the entry is not what was written."""
+        """The value as it is stored. Raises `DataCorrupt` if the entry was damaged."""
         return self._entry.block.value(self.index)
 
     @property
     def value(self) -> V:
-        """`data`, or what the serializer makes of it, once, when it is first read. Raises `UndecodableMessage` if that
-        fails, `DataCorrupt`."""
+        """`data`, or the value that the serializer decodes from it at the first read. Raises `UndecodableMessage` if
+        that fails, `DataCorrupt`."""
         serializer = self._entry.serializer
         if serializer is None:
             return cast(V, self.data)

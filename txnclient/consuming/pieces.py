@@ -1,14 +1,14 @@
-"""Large values put together from the entries that carry their pieces (scenario A7). Pure.
+"""Assembles large values from the entries that carry their pieces (scenario A7). Pure.
 
-A producer sends the pieces of a value in order to one segment, within one transaction, and one value after the other;
-between them may stand other producers' entries. A value is handed out as one message when its last piece has come, so
-behind what came before that. Its id and position are those of its first piece; an ack of it acks them all.
+A producer sends the pieces of a value in order to one segment, within one transaction, one value after the other;
+other producers' entries may lie between them. A value is handed out as one message when its last piece has come, so
+after the messages before that piece. Its id and position are those of its first piece; its ack acks all pieces.
 
-In a stream's order (readers too), a piece that does not follow the one before it belongs to a value whose beginning is
-not for this consumer: it started behind it, or only the end is left unacked. And a value whose producer begins another
-was given up: its transaction was aborted, or its segment was sealed in the midst of it, and all of it was sent anew to
-a segment that came of that one. Such pieces are passed over; so is what is incomplete where a sealed segment ends. A
-queue's pieces come in any order, all of a value to the same consumer.
+In a stream or a reader, a piece that does not follow its predecessor belongs to a value whose beginning this consumer
+does not get: it started later, or only the end is unacked. If a producer begins another value, the value before it was
+given up: its transaction was aborted, or a seal cut it in two and the producer sent all of it again to a child segment.
+Such pieces are skipped, as are incomplete values at the end of a sealed segment. A queue's pieces come in any order,
+all of a value to the same consumer.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from txnwire.ids import Position
 from txnwire.protocol import MAX_CHUNKED_BYTES, MIB
 
 MAX_INCOMPLETE_BYTES = 512 * MIB
-"""Of one segment, together. Values of several producers that lie between each other's pieces need it."""
+"""Limit of all incomplete values of one segment; several producers' pieces may interleave."""
 
 _Key = tuple[str, int, int]
 
 
 class LargeEntry(ReceivedEntry):
-    """One message, whose value came in several entries."""
+    """One message whose value came in several entries."""
 
     __slots__ = ("_pieces", "_positions", "_total_bytes")
 
@@ -64,7 +64,7 @@ class LargeEntry(ReceivedEntry):
 
     @property
     def block(self) -> Block:
-        """Joined when first looked at; the pieces are forgotten then."""
+        """The joined block, built at the first call, which drops the pieces."""
         if self._block is None:
             blocks = [piece.block for piece in self._pieces]
             value = b"".join([block.value(0) for block in blocks])
@@ -91,26 +91,26 @@ class _Value:
 
 
 class Pieces:
-    """The incomplete values of one segment. `in_order`: whether pieces come in the order they were sent in."""
+    """Collects the incomplete values of one segment. `in_order`: whether pieces come in the order they were sent."""
 
     def __init__(self, *, in_order: bool) -> None:
         self._in_order = in_order
         self._values: dict[_Key, _Value] = {}
         self._bytes = 0
         self.passed: list[Position] = []
-        """Of pieces that will never make a whole, to be taken and emptied by whoever acks."""
+        """Positions of pieces that will never be complete; the acking side takes and clears them."""
 
     def __len__(self) -> int:
-        """Incomplete values."""
+        """The number of incomplete values."""
         return len(self._values)
 
     def __iter__(self) -> Iterator[Position]:
-        """Where the incomplete values begin, as far as it is known."""
+        """The first known position of each incomplete value."""
         for value in self._values.values():
             yield min(entry.position for entry in value.found.values())
 
     def add(self, entry: ReceivedEntry, piece: Piece) -> LargeEntry | None:
-        """Take in one piece; the value if it was the last that was missing. Raises `DataCorrupt`, `Overloaded`."""
+        """Take in one piece; returns the value if it is complete now. Raises `DataCorrupt`, `Overloaded`."""
         _check(entry, piece)
         key = self._key(entry, piece)
         value = self._values.get(key)
@@ -151,12 +151,12 @@ class Pieces:
         self.passed.extend(entry.position for entry in self._remove(key).found.values())
 
     def ended(self) -> None:
-        """Everything has come that there is: what is incomplete stays so, and is passed over."""
+        """No more pieces will come: skip the incomplete values."""
         for key in list(self._values):
             self._give_up(key)
 
     def clear(self) -> None:
-        """They come again."""
+        """Drop all pieces, which come again."""
         self._values.clear()
         self._bytes = 0
 

@@ -22,7 +22,7 @@ from txnwire.proto import txn_pb2 as pb
 
 
 class QueueFeed(SubscriptionFeed):
-    """Attached beside the other consumers'. What is received and not acked comes again, here or elsewhere: after a
+    """Feeds a queue's segment to one of its consumers. An unacked message comes again, here or elsewhere: after a
     `nack`, after the abort of a transaction that acked it, and when the connection or this consumer ends."""
 
     def __init__(
@@ -39,7 +39,7 @@ class QueueFeed(SubscriptionFeed):
         super().__init__(session, receiver, segment, inbox, terms)
 
     def aborted(self, revision: int) -> None:
-        """The broker delivers anew what was acked in it; the rest is not touched."""
+        """Nothing to do: the broker redelivers only the messages acked in it."""
 
     def not_acked(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
         self._queue_inbox.let_go(bits)
@@ -53,7 +53,7 @@ class QueueFeed(SubscriptionFeed):
         self.acks.detached()
 
     def take(self, at_most: int) -> list[Message[Any]]:
-        """Of one entry, so all delivered equally often: the application's, or dead letters."""
+        """Take messages of one entry, which have one redelivery count: all for the application, or all dead."""
         messages = super().take(at_most)
         if messages and self._dead_letters is not None and self._dead_letters.is_dead(messages[0]):
             self._queue_inbox.put_aside(len(messages))
@@ -72,12 +72,12 @@ class QueueFeed(SubscriptionFeed):
         super()._leave_broker()
 
     def _give_back_held(self) -> None:
-        """Before leaving, what is in the application's hands: that it was delivered in vain counts, for it may be what
-        made the application close. What merely waits in the buffer comes again uncounted."""
+        """Before leaving, nack the messages the application holds: this delivery counts, as one of them may have made
+        the application close. Buffered messages come again uncounted."""
         self._push_nacks(*self._queue_inbox.held)
 
     def _push_nacks(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
-        """Without a connection there is nothing to give back: it has all come back."""
+        """Nack without waiting; without a connection the broker has already taken everything back."""
         if self._link is not None:
             for part in _parts(bits, counts):
                 nack = pb.Nack(consumer_id=self._consumer_id, positions=positions_to_wire(part, counts))
@@ -86,7 +86,7 @@ class QueueFeed(SubscriptionFeed):
     def nack_nowait(self, messages: Sequence[Message[Any]], delay_s: float) -> list[asyncio.Future[None]]:
         """Give them back, to be delivered again after the delay. The futures resolve when the broker has answered.
 
-        Those that are not held any more have been given back already, as has everything when a connection is lost.
+        Messages no longer held have been given back already, as are all when a connection is lost.
         """
         counts = {position: message.entry.count for message in messages for position in message.entry.positions}
         given = self._queue_inbox.give_back(messages)
@@ -125,14 +125,14 @@ class QueueFeed(SubscriptionFeed):
             self._not_taken(error, answered)
 
     def _not_taken(self, error: TxnError, answered: asyncio.Future[None]) -> None:
-        """The broker did not take it: attaching anew gives everything back. ▲ Otherwise these messages would be this
-        consumer's for ever, with nobody who works on them."""
+        """The broker refused the nack: attach again, which gives everything back. ▲ Otherwise these messages would stay
+        with this consumer for ever, unprocessed."""
         self._leave_broker()
         if isinstance(error, TRANSIENT):
             answered.set_result(None)
         else:
             answered.set_exception(error)
-            answered.exception()  # every caller looks at it
+            answered.exception()  # every caller retrieves it
 
     # ---- for dead letters -------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class QueueFeed(SubscriptionFeed):
 
 
 def _parts(bits: Mapping[Position, int], counts: Mapping[Position, int]) -> Iterator[dict[Position, int]]:
-    """As much of it as one command takes."""
+    """Split the bitmaps into parts that fit one command."""
     part: dict[Position, int] = {}
     size = 0
     for position, named in bits.items():

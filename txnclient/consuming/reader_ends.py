@@ -1,4 +1,4 @@
-"""How far the segments of some topics reach when a reader is opened, over layouts that may be changing (V5)."""
+"""Finds where the segments of some topics end when a reader is opened, while layouts may change (V5)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from txnwire.tasks import all_of
 
 POSITIONS_TIMEOUT_S: Final = 5.0
 LAYOUT_WAIT_S: Final = 0.2
-"""Between looks at a segment that is sealed and whose children are not known yet."""
+"""Pause between checks of a sealed segment whose children are not known yet."""
 
 
 class Reach(NamedTuple):
-    """Of one segment. `sealed`: its owner takes no more. `held`: something in it is not readable yet. `before_time`:
-    where a start by the time that was asked begins behind; None where its owner does not tell."""
+    """How far one segment reaches. `sealed`: its owner accepts no more. `held`: some of it is not readable yet.
+    `before_time`: the position after which a start by the given time begins; None if its owner does not tell."""
 
     end: Position
     sealed: bool
@@ -31,12 +31,10 @@ class Reach(NamedTuple):
 async def latest_ends(
     session: Session, topics: Sequence[str], *, committed: bool, min_revision: int, deadline: Deadline
 ) -> dict[str, Position]:
-    """The last position that may be read now, of every segment by its path. Raises what looking up a topic raises, and
-    `Timeout`.
+    """The last readable position of every segment, by its path. Raises the errors of a topic lookup, and `Timeout`.
 
-    ▲ A segment that is active as far as is known here and has been sealed says that there are, or will be, children
-    that are not known here; somebody may have committed to them before this was asked. So it is waited for the layout
-    that has them, and they are asked, too.
+    ▲ A sealed segment that is active in the known layout has, or will have, children unknown here; a commit to them may
+    precede this call. So wait for the layout that has them, and ask their owners, too.
     """
     found: dict[str, Reach] = {}
     while True:
@@ -56,13 +54,13 @@ async def latest_ends(
 
 
 def is_outdated(segment: SegmentInfo, reach: Reach) -> bool:
-    """Whether there are, or will be, children of it that are not known here; or its seal is going to be undone."""
+    """Whether it has, or will have, children unknown here, or its seal will be undone."""
     return segment.state == ACTIVE and reach.sealed
 
 
 def _in_order(layout: TopicLayout, found: dict[str, Reach]) -> dict[str, Position]:
-    """▲ S7: what stands behind something that is not readable is not readable either: of a segment with a parent, or a
-    parent's parent, that an open transaction holds back there is nothing."""
+    """▲ S7: messages behind an unreadable one are not readable either: a segment yields nothing while an open
+    transaction holds back one of its ancestors."""
     ends: dict[str, Position] = {}
     held: dict[int, None] = {}
     for segment in sorted(layout.segments.values(), key=lambda one: one.segment_id):  # parents first
@@ -77,8 +75,8 @@ def _in_order(layout: TopicLayout, found: dict[str, Reach]) -> dict[str, Positio
 async def starts_by_time(
     session: Session, topics: Sequence[str], *, timestamp_ms: int, deadline: Deadline
 ) -> dict[str, Position | None]:
-    """Behind which position a start by a time begins in every segment that is known now; None: its owner, of an older
-    version, works it out whenever it is asked to begin. Raises what looking up a topic raises, and `Timeout`."""
+    """The position after which a start by time begins, for every known segment. None: its owner has an older version
+    and computes the start at each subscribe. Raises the errors of a topic lookup, and `Timeout`."""
     layouts = [await session.directory.layout(topic, deadline) for topic in topics]
     segments = [segment for layout in layouts for segment in layout.segments.values()]
     answers = await all_of(
@@ -97,7 +95,7 @@ async def ask_reach(
     deadline: Deadline,
     timestamp_ms: int = 0,
 ) -> Reach:
-    """What its owner says of it. Raises `Timeout`, what looking up a topic raises."""
+    """Ask the segment's owner how far it reaches. Raises `Timeout`, the errors of a topic lookup."""
 
     async def ask() -> Reach:
         try:
@@ -114,7 +112,7 @@ async def ask_reach(
             if session.directory.known_layout(topic_of_segment(segment.path)) is None:
                 raise
             if session.directory.segment(segment.path) is not None:
-                raise NotOwner(f"{error}; its topic's layout here is another") from error  # to be looked up again
+                raise NotOwner(f"{error}; its topic's layout here is another") from error  # look it up again
             return Reach(EARLIEST, sealed=True, held=False)  # retention took all of it meanwhile
         answer = reply.segment_positions_ok
         last = Position(answer.last_confirmed.ledger_id, answer.last_confirmed.entry_id)

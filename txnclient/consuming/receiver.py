@@ -1,4 +1,4 @@
-"""Handing out what feeds have delivered, in turn, to whoever waits: what consumers and readers have in common."""
+"""Hands out the feeds' messages in turn to waiting callers, for consumers and readers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FeedSource(Protocol):
 
 
 class Receiver:
-    """The buffers of several feeds as one. Within a feed in order, between feeds an entry of each in turn."""
+    """Merges the buffers of several feeds: in order within a feed, one entry of each feed in turn."""
 
     def __init__(self, session: Session, what: str, serializer: Serializer[Any] | None = None) -> None:
         """`what`: e.g. "consumer c1", for error messages. `serializer`: of the values received, None for bytes."""
@@ -49,13 +49,13 @@ class Receiver:
         self.stir()
 
     def stir(self) -> None:
-        """Wake whoever waits, to look again."""
+        """Wake the waiting callers, to check again."""
         if self._arrival is not None:
             self._arrival.set_result(None)
             self._arrival = None
 
     def fail(self, error: TxnError) -> None:
-        """Nothing more can be received; whoever asks is told why, once the buffers are empty."""
+        """Nothing more can be received: calls raise `error` once the buffers are empty."""
         if self._failure is None:
             self._failure = error
             _log.warning("%s cannot go on: %s: %s", self._what, type(error).__name__, error)
@@ -74,14 +74,14 @@ class Receiver:
     # ---- for the application ----------------------------------------------------------------------------------------
 
     def take_many(self, max_messages: int) -> list[Message[Any]]:
-        """As `take`, of as many as the application asks for. Raises `InvalidArgument` for less than one: whoever waits
-        for none would look, and look again, without end."""
+        """As `take`, for the application. Raises `InvalidArgument` for less than one: a caller that waits for none
+        would loop without end."""
         if not hasattr(max_messages, "__index__") or max_messages < 1:
             raise InvalidArgument(f"max_messages is a positive number, not {max_messages!r}")
         return self.take(max_messages)
 
     def take(self, at_most: int) -> list[Message[Any]]:
-        """What is there, without waiting; perhaps nothing."""
+        """The buffered messages, without waiting; perhaps none."""
         taken: list[Message[Any]] = []
         if not self._session.is_here:
             return taken  # `wait` says so
@@ -95,8 +95,8 @@ class Receiver:
         return taken
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """Wait until there may be something to take; False when the time is up. Raises, as `fatal`, what the receiver
-        failed with; `InvalidArgument` if it is closed, or belongs to another event loop."""
+        """Wait until there may be something to take; False when the time is up. Raises the receiver's failure, as
+        `fatal`; `InvalidArgument` if it is closed or belongs to another event loop."""
         if (error := self._refusal()) is not None:
             await self._pause(timeout_s)
             raise error
@@ -110,7 +110,7 @@ class Receiver:
         return bool(done)
 
     def _refusal(self) -> TxnError | None:
-        """Why nothing will come any more: a new error each time."""
+        """A new error each time that tells why nothing more will come."""
         if not self._session.is_here:
             return self._session.elsewhere()
         if self._queue:
@@ -120,7 +120,7 @@ class Receiver:
         return None if self._failure is None else for_good(self._failure)
 
     async def _pause(self, timeout_s: float | None) -> None:
-        """▲ C6: whoever calls on although told that nothing will come, shall cost nothing: the first time it is one
-        turn of the loop, then longer and longer, up to a second."""
+        """▲ C6: a caller that ignores the error and calls again must cost little: pause for one turn of the loop at
+        first, then longer, up to a second."""
         pause_s, self._pause_s = self._pause_s, min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
         await asyncio.sleep(pause_s if timeout_s is None else min(pause_s, timeout_s))

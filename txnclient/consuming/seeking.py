@@ -1,4 +1,4 @@
-"""Moving a subscription: every segment's owner is told where to go on, parents before their children."""
+"""Moves a subscription: tells every segment's owner where to go on, parents before their children."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
 
 CALL_TIMEOUT_S = 15.0
-"""Of one request to one owner, which itself waits for open transactions for 10 s at most."""
+"""Timeout of one request to one owner, which itself waits for open transactions for at most 10 s."""
 
 
 async def seek(
     session: Session, topics: str | Sequence[str], subscription: str, start: StartArgument, deadline: Deadline
 ) -> None:
-    """All segments of the topics; repeating it is harmless. What it raises may leave some segments moved and others
+    """Seek all segments of the topics; repeating it is harmless. After an error some segments may have moved and others
     not."""
     validate_name(subscription, part="subscription")
     on_wire = start_to_wire(start)
     names = topics_of(topics)
-    # ▲ Before anything moves: all of the other topics would go back to their earliest.
+    # ▲ Before anything moves: all other topics would go back to their earliest message.
     check_topic_of(start, names, only=True)
     await _all(_seek_topic(session, topic, subscription, on_wire, deadline) for topic in names)
 
 
 async def _seek_topic(session: Session, topic: str, subscription: str, start: pb.Start, deadline: Deadline) -> None:
-    """▲ Parents before their children: once a parent is known not to be drained any more, nobody is attached to what
-    came of it; so who reads a child meanwhile is closed by its own seek, and waits. What splits and merges have made
-    since the look at the layout is sought too: ▲ also what the layout known here does not show yet. Others may have
-    read and acked there, which would not come again."""
+    """▲ Parents before their children: a child of an undrained parent accepts no consumer, so one that the child's own
+    seek closes waits for the parent. ▲ Segments that splits and merges created meanwhile are sought too, even if the
+    layout here does not show them yet: consumers may have acked there, and that would not come again."""
     sought: dict[str, None] = {}
     while True:
         while waves := unsought(layout := await session.directory.layout(topic, deadline), sought):
@@ -51,7 +50,7 @@ async def _seek_topic(session: Session, topic: str, subscription: str, start: pb
 
 
 async def _is_outdated(session: Session, layout: TopicLayout, deadline: Deadline) -> bool:
-    """Whether an owner knows better than the layout that its segment is sealed."""
+    """Whether an owner has sealed a segment that the layout shows as active."""
     active = [segment for segment in layout.segments.values() if segment.state == ACTIVE]
     found = await asyncio.gather(
         *(ask_reach(session, one, committed=False, min_revision=0, deadline=deadline) for one in active),
@@ -65,7 +64,7 @@ async def _is_outdated(session: Session, layout: TopicLayout, deadline: Deadline
 
 
 def unsought(layout: TopicLayout, sought: Iterable[str]) -> list[list[str]]:
-    """Paths of the segments of a layout that have not been `sought`, in groups: each behind all its parents' ones."""
+    """Paths of the segments of a layout not yet `sought`, in groups: each group after those of its parents."""
     done = dict.fromkeys(sought)
     waves: list[list[str]] = []
     depths: dict[int, int] = {}
@@ -82,7 +81,7 @@ def unsought(layout: TopicLayout, sought: Iterable[str]) -> list[list[str]]:
 
 
 async def _all(work: Iterable[Coroutine[None, None, None]]) -> None:
-    """Raises the first failure, once all have ended."""
+    """Run all; raises the first failure once all have ended."""
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
@@ -94,7 +93,7 @@ async def _seek_segment(session: Session, request: pb.Seek, deadline: Deadline) 
             link = await session.directory.owner_link(request.segment, deadline)
             await link.call(pb.Command(seek=request), timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
         except TopicNotFound as error:
-            # Of the topic, or of this segment: nothing of that one is left to be read, and it goes from the layout.
+            # The topic is gone, or only this segment: then none of it is left to read, and the layout drops it.
             if session.directory.known_layout(topic_of_segment(request.segment)) is None:
                 raise
             if session.directory.segment(request.segment) is not None:

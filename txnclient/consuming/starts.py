@@ -1,4 +1,4 @@
-"""Where to begin, how isolated to read, which topics: the arguments consumers and readers have in common."""
+"""The common arguments of consumers and readers: start, isolation, topics, prefetch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ StartArgument = str | int | datetime | MessageId
 
 
 def start_to_wire(start: StartArgument) -> pb.Start:
-    """`"earliest"`, `"latest"`, a timestamp (ms since the Unix epoch, or an aware datetime), or a MessageId: begin at
-    it."""
+    """Encode `"earliest"`, `"latest"`, a timestamp (ms since the Unix epoch, or an aware datetime), or a MessageId to
+    begin at."""
     if isinstance(start, MessageId):
         return pb.Start(
             segment=start.segment,
@@ -40,9 +40,9 @@ def start_to_wire(start: StartArgument) -> pb.Start:
 
 
 def check_topic_of(start: object, topics: Sequence[str], *, only: bool = False) -> None:
-    """Raises `InvalidArgument` for a MessageId of none of the topics; `only`: or that is not of all of them.
+    """Raises `InvalidArgument` for a MessageId of none of the topics; `only`: also if there are other topics.
 
-    ▲ Before anything moves: an owner would read the position in a log that it does not belong to."""
+    ▲ Before anything moves: an owner would read the position in the wrong log."""
     if not isinstance(start, MessageId):
         return
     topic = topic_of_segment(start.segment)

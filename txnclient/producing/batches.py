@@ -1,4 +1,4 @@
-"""What leaves as one entry: messages that gathered one by one, a part of a bulk send, or a piece of a large value."""
+"""Batches, each sent as one entry: messages gathered one by one, part of a bulk send, or a piece of a large value."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Batch:
         self.txn = txn
         self.deadline = deadline
         self.bytes = size
-        """What it counts for in the producer's buffer."""
+        """Its size in the producer's buffer."""
         self.due = 0.0
-        """When lingering ends, on the loop's clock; 0: it leaves at the end of this turn."""
+        """When lingering ends, on the loop's clock; 0: it is sent at the end of this turn."""
         self.piece = piece
-        """With chunk id -1: the first one of its value, named by its own sequence id."""
+        """Chunk id -1 marks the first piece of its value, which is named by that piece's sequence id."""
         self.entry = b""
         self.first = -1
         self.last = -1
         self.parts: Sequence[Batch] = ()
-        """What it was divided into when its segment was sealed: their ends are its end."""
+        """The batches it was divided into when its segment was sealed; it ends when they end."""
         self.failure: TxnError | None = None
-        """Why it is not stored, or not known to be; None as well where its transaction aborted before it was sent."""
+        """Why it is not stored, or not known to be; also None if its transaction aborted before it was sent."""
         self.over = False
-        """It is stored, or has failed, or was withdrawn or divided."""
+        """Whether it is stored, failed, withdrawn or divided."""
         self._end: asyncio.Future[None] | None = None
 
     @property
@@ -45,12 +45,12 @@ class Batch:
         raise NotImplementedError
 
     def take_columns(self) -> Columns:
-        """The messages, which are forgotten here."""
+        """The messages, which the batch then drops."""
         raise NotImplementedError
 
     def take_back(self) -> Columns:
-        """The messages, out of the entry if there is one: it is as if it had never been closed, and to be sent anew,
-        with sequence ids of its own. `take_columns` gives them again."""
+        """The messages, out of the entry if there is one. The batch is as if never closed, and is sent again with new
+        sequence ids. `take_columns` returns them again."""
         columns = decode_block(self.entry).columns() if self.entry else self.take_columns()
         self.entry = b""
         self.first = self.last = -1
@@ -61,7 +61,7 @@ class Batch:
         raise NotImplementedError
 
     def divide(self, columns: Columns, groups: Sequence[Sequence[int]]) -> Sequence[Batch]:
-        """One batch for each group of the messages that were taken back, by their indexes."""
+        """Make one batch for each group of the messages taken back, given by their indexes."""
         sizes = [self.bytes * len(indexes) // self.count for indexes in groups]
         sizes[-1] = self.bytes - sum(sizes[:-1])
         self.parts = [
@@ -74,7 +74,7 @@ class Batch:
         raise NotImplementedError
 
     def leaves(self) -> Iterator[Batch]:
-        """Itself, or all that it was divided into."""
+        """Itself, or all batches it was divided into."""
         if self.parts:
             for part in self.parts:
                 yield from part.leaves()
@@ -82,13 +82,13 @@ class Batch:
             yield self
 
     def end(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """Done once it is over. Nobody but a flush asks, so it is made only then."""
+        """A future that is done once the batch is over; only a flush asks, so it is made on demand."""
         if self._end is None:
             self._end = loop.create_future()
         return self._end
 
     def ended(self) -> None:
-        """It is over; called once."""
+        """Mark it as over; called once."""
         self.over = True
         if self._end is not None:
             self._end.set_result(None)
@@ -97,11 +97,11 @@ class Batch:
         raise NotImplementedError
 
     def failed(self, error: TxnError) -> Sequence[asyncio.Future[MessageId]]:
-        """Returns the futures of its messages that were failed, of those that were sent one by one."""
+        """Fail it; returns the failed futures of messages sent one by one."""
         raise NotImplementedError
 
     def withdrawn(self, error: InvalidTxnState) -> None:
-        """It is not sent, because of how its transaction ends."""
+        """It is not sent, because its transaction ends without it."""
         raise NotImplementedError
 
 
@@ -144,7 +144,7 @@ class GatheringBatch(Batch):
             if not future.done():
                 future.set_result(MessageId(segment, position, index))
             elif self.txn is not None:
-                # ▲ C1: whoever cancels a send is told nothing of it, so nothing of it may count.
+                # ▲ C1: a cancelled send has no result, so it must not count.
                 self.txn.failed(cancelled_in(self.txn, "a send"))
 
     def failed(self, error: TxnError) -> Sequence[asyncio.Future[MessageId]]:
@@ -158,7 +158,7 @@ class GatheringBatch(Batch):
         for future in self.futures:
             if not future.done():
                 future.set_exception(again(error))
-                future.exception()  # whoever has ended the transaction knows
+                future.exception()  # the caller that ended the transaction knows
 
 
 class BulkBatch(Batch):
@@ -181,7 +181,7 @@ class BulkBatch(Batch):
         self.segment = ""
         self.settled = settled
         self._places: dict[int, tuple[BulkBatch, int]] = {}
-        """Of each message, once divided: in which part, and its index there."""
+        """For each message, once divided: its part, and its index there."""
 
     @property
     def count(self) -> int:
@@ -204,7 +204,7 @@ class BulkBatch(Batch):
         return part
 
     def _part_settled(self, part: asyncio.Future[Position]) -> None:
-        """It ends with the last of its parts, like the first of those that failed."""
+        """End it with its last part, with the first failure among them."""
         ends = [one.settled for one in self.parts if isinstance(one, BulkBatch)]
         if self.settled.done() or not all(end.done() for end in ends):
             return
@@ -217,7 +217,7 @@ class BulkBatch(Batch):
             self.settled.set_result(ends[0].result())
 
     def id_of(self, index: int) -> MessageId:
-        """Of one of its messages, once it is stored."""
+        """The id of one of its messages, once stored."""
         if self.parts:
             part, rank = self._places[index]
             return part.id_of(rank)
@@ -232,7 +232,7 @@ class BulkBatch(Batch):
         self._let_go()
         self.failure = error
         self.settled.set_exception(again(error))
-        self.settled.exception()  # its sender looks at it, unless it was cancelled itself
+        self.settled.exception()  # its sender retrieves it unless it was cancelled
         return ()
 
     def withdrawn(self, error: InvalidTxnState) -> None:
@@ -241,6 +241,6 @@ class BulkBatch(Batch):
         self.settled.exception()
 
     def _let_go(self) -> None:
-        """Of its messages: the ids of all that was sent in bulk are kept for as long as the sender likes."""
+        """Drop the messages: the sender may keep the ids of a bulk send, and so this batch, for long."""
         self.entry = b""
         self._columns = None

@@ -1,8 +1,7 @@
-"""A producer's buffer: what it has taken in and not stored yet is bounded, and sends wait for room in it.
+"""A producer's buffer: bounds the bytes taken in and not stored yet, and lets sends wait for room.
 
-A send that waits is put into its channel by whoever gives it the room, not by the task that waits for it: so nothing
-that is sent meanwhile gets ahead of it. ▲ C2: it belongs to its transaction from the moment it asks: a commit waits for
-it, and an abort ends it.
+The code that frees room puts the waiting send into its channel, not the task that waits: so no later send overtakes it.
+▲ C2: it belongs to its transaction from the moment it asks: a commit waits for it, and an abort ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from txnwire.errors import TxnError, again
 from txnwire.turns import turn_size
 
 GIVEN_AT_ONCE = 1000
-"""Sends that get their room in one turn of the loop: all of the buffer may have become free in the one before."""
+"""Most sends that get room in one turn of the loop: the whole buffer may have become free at once."""
 
 T = TypeVar("T")
 
@@ -33,15 +32,15 @@ class Ask:
         self.place = place
         self.txn = txn
         self.placed = placed
-        """What `place` has given back or raised; cancelled once it waits no longer and was not placed."""
+        """The result or error of `place`; cancelled if it stops waiting without being placed."""
         self.withdrawn: TxnError | None = None
-        """Why it was withdrawn: its transaction ends without it."""
+        """Why it was withdrawn, if its transaction ends without it."""
         self.failure: Exception | None = None
-        """Why it is not placed, unless it was withdrawn or its sender was cancelled."""
+        """Why it was not placed, unless it was withdrawn or its sender was cancelled."""
 
 
 class Buffer:
-    """Takes part in the transactions whose sends wait here."""
+    """Bounds a producer's bytes; a participant of the transactions whose sends wait here."""
 
     def __init__(self, session: Session, producer: str, bound: int) -> None:
         """`producer`: its name."""
@@ -49,7 +48,7 @@ class Buffer:
         self._producer = producer
         self._room: BufferRoom[Ask] = BufferRoom(bound)
         self._asks: dict[Transaction | None, dict[Ask, None]] = {}
-        """Those who wait, by transaction: very many may abort at once."""
+        """The waiting sends by transaction, because very many may abort at once."""
         self._giving = False
 
     def __str__(self) -> str:
@@ -59,11 +58,11 @@ class Buffer:
 
     @property
     def taken(self) -> int:
-        """Bytes."""
+        """Bytes in use."""
         return self._room.taken
 
     def has_room(self, size: int) -> bool:
-        """Whether so much may be taken at once: it fits, and nobody waits."""
+        """Whether `size` bytes may be taken at once: they fit, and no send waits."""
         return self._room.has(size)
 
     def take(self, size: int) -> None:
@@ -74,10 +73,10 @@ class Buffer:
         self._give_soon()
 
     async def wait(self, size: int, txn: Transaction | None, place: Callable[[], T]) -> T:
-        """Wait for room, behind all who wait; then `place` is called, which takes it, and its result is returned.
+        """Wait for room behind all waiting sends; then call `place`, which takes it, and return its result.
 
-        Raises what `place` raises; `InvalidTxnState` where `txn` ends without it; `Timeout`, and nothing was placed.
-        Whoever is cancelled waits no longer: either nothing was placed, or `place` has been called."""
+        Raises what `place` raises; `InvalidTxnState` if `txn` ends without it; `Timeout`: nothing was placed. A
+        cancelled caller stops waiting: either nothing was placed, or `place` has been called."""
         deadline = self._session.deadline()
         ask = Ask(place, txn, self._session.loop.create_future())
         self._room.ask(ask, size)
@@ -97,7 +96,7 @@ class Buffer:
         return placed
 
     def _leave(self, ask: Ask) -> None:
-        """Its sender waits no longer. ▲ C3: whoever is behind it gets its turn, or all would wait for nobody."""
+        """Its sender stops waiting. ▲ C3: the next sends get their turn, or all would wait without end."""
         if self._room.leave(ask):
             self._give_up(ask)
             self._give_soon()
@@ -117,7 +116,7 @@ class Buffer:
     # ---- giving room ------------------------------------------------------------------------------------------------
 
     def _give_soon(self) -> None:
-        """Not at once: room is given back in the middle of what a channel does."""
+        """Give room in the next turn: channels return room in the middle of their work."""
         if not self._giving and len(self._room):
             self._giving = True
             self._session.loop.call_soon(self._give)
@@ -130,35 +129,35 @@ class Buffer:
                 return
             try:
                 result = ask.place()
-            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            except Exception as error:  # noqa: BLE001 - raised in the waiting send
                 ask.failure = error
                 self._give_up(ask)
             else:
                 ask.placed.set_result(result)
                 self._waits_no_longer(ask)
-        self._give_soon()  # ▲ C3: until then nobody else has room, for these wait
+        self._give_soon()  # ▲ C3: until then no other send has room, because these wait
 
-    # ---- those who wait ---------------------------------------------------------------------------------------------
+    # ---- waiting sends ----------------------------------------------------------------------------------------------
 
     async def wait_placed(self, deadline: Deadline) -> Sequence[Ask]:
-        """Wait, as time allows, until all who wait now do so no longer; returns them."""
+        """Wait, as time allows, until all sends waiting now have stopped waiting; returns them."""
         asks = self._room.waiting
         if asks:
             await asyncio.wait([ask.placed for ask in asks], timeout=deadline.remaining())
         return asks
 
     def fail_all(self, error: TxnError) -> None:
-        """Nobody waits any longer: the producer cannot go on."""
+        """Fail all waiting sends: the producer cannot go on."""
         for ask in self._room.waiting:
             self._room.leave(ask)
             ask.failure = again(error)
             self._give_up(ask)
 
     def flush(self, txn: Transaction) -> None:
-        """What is given room leaves by itself: it lingers only behind what is under way."""
+        """Nothing to do: a send that gets room is sent without a flush, and lingers only behind entries under way."""
 
     def withdraw(self, txn: Transaction) -> None:
-        """Its sends wait no longer."""
+        """Withdraw its waiting sends."""
         for ask in list(self._asks.get(txn, ())):
             self._room.leave(ask)
             ask.withdrawn = txn.withdrawn("send")
@@ -166,4 +165,4 @@ class Buffer:
         self._give_soon()
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
-        """Nothing of it is left here: it waits for its sends, or withdraws them."""
+        """Nothing to do: the transaction has waited for its sends or withdrawn them."""

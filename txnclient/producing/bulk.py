@@ -1,7 +1,7 @@
-"""Bulk sends: messages as columns from the caller's sequence to entries, without an object per message. Pure.
+"""Bulk sends: turns a caller's messages into columns and runs for entries, without an object per message. Pure.
 
-A part is what is taken in at once; it is cut into runs of at most `batch_bytes`, each for one segment. The ids of the
-messages are made from the runs' positions when somebody looks at them.
+A part is taken in at once and cut into runs of at most `batch_bytes`, each for one segment. Message ids are computed
+from the runs' positions when they are read.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from txnwire.ids import MessageId
 from txnwire.protocol import MAX_VALUE_BYTES, MIB
 
 PART_MESSAGES = 10_000
-"""Taken in at once, at most."""
+"""Most messages taken in at once."""
 
 PULLED_BYTES = 4 * MIB
-"""About what is pulled at once from an iterator, whose messages need not exist before."""
+"""About the most bytes pulled at once from an iterator, which may create its messages on demand."""
 
 FIRST_PULLED = 16
 
 
 class BulkPart:
-    """Messages as columns, with what each counts for in the buffer."""
+    """Messages as columns, with each one's size in the buffer."""
 
     __slots__ = ("_ends", "_sizes", "columns")
 
@@ -41,7 +41,7 @@ class BulkPart:
 
     @staticmethod
     def of(messages: Sequence[Any], encode: Callable[[Any], bytes] | None = None) -> BulkPart:
-        """Of values, (key, value) pairs or `OutgoingMessage`s. `encode`: the serializer of the values, if there is one.
+        """Make a part of values, (key, value) pairs or `OutgoingMessage`s. `encode`: the values' serializer, if any.
 
         Raises `InvalidArgument`, `MessageTooLarge`.
         """
@@ -53,7 +53,7 @@ class BulkPart:
 
     @staticmethod
     def of_columns(given: Columns, encode: Callable[[Any], bytes] | None = None) -> BulkPart:
-        """Raises `InvalidArgument`, `MessageTooLarge`."""
+        """Make a part of given columns. Raises `InvalidArgument`, `MessageTooLarge`."""
         columns = None
         if given.properties is None and given.event_times is None:
             columns = _checked_columns(given.values, given.keys, encode)
@@ -89,7 +89,7 @@ class BulkPart:
         return BulkPart(self.columns.select(indexes), [self._sizes[i] for i in indexes])
 
     def runs(self, batch_bytes: int) -> Iterator[tuple[Columns, int]]:
-        """Cut in order into runs of at most `batch_bytes`, a larger message by itself; each with its size."""
+        """Cut in order into runs of at most `batch_bytes`, a larger message alone; each with its size."""
         first, before = 0, 0
         while first < len(self):
             end = max(first + 1, bisect_right(self._ends, before + batch_bytes, first))
@@ -98,7 +98,7 @@ class BulkPart:
 
 
 def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = None) -> Generator[BulkPart, None, None]:
-    """The messages in parts of a bounded number, and of bounded bytes where they come from an iterator."""
+    """The messages in parts of a bounded number, and of bounded bytes if they come from an iterator."""
     if isinstance(messages, (bytes, bytearray, memoryview, str)):
         raise InvalidArgument("send_many takes many messages: an iterable of values, or of (key, value) pairs")
     if isinstance(messages, Columns):
@@ -119,7 +119,7 @@ def parts_of(messages: Iterable[Any], encode: Callable[[Any], bytes] | None = No
 
 
 def runs_no_code(messages: object) -> bool:
-    """Whether nothing of the caller's runs while they are taken in, but a serializer."""
+    """Whether taking them in runs no code of the caller except a serializer."""
     if not isinstance(messages, Columns):
         return False
     maps = messages.properties
@@ -137,7 +137,7 @@ def _check_lengths(columns: Columns) -> None:
 
 
 def _bulk_columns(messages: Sequence[Any], encode: Callable[[Any], bytes] | None) -> Columns | None:
-    """Columns without a look at each message; None where they are not all of one simple kind."""
+    """Columns without checking each message; None unless all are of one simple kind."""
     kinds = set(map(type, messages))
     if kinds == {tuple}:
         if set(map(len, messages)) != {2}:
@@ -152,14 +152,14 @@ def _bulk_columns(messages: Sequence[Any], encode: Callable[[Any], bytes] | None
 def _checked_columns(
     values: Sequence[Any], keys: Sequence[Any] | None, encode: Callable[[Any], bytes] | None
 ) -> Columns | None:
-    """The same, by the types of what the columns hold."""
+    """The same from columns, by the types of their items."""
     if keys is not None:
         kinds = set(map(type, keys))
         if kinds == {str}:
             try:
                 keys = [key.encode() for key in keys]
             except UnicodeEncodeError:
-                return None  # the look at each message says which key it is
+                return None  # the check of each message names the key
         elif kinds == {type(None)}:
             keys = None
         elif not kinds <= {bytes, type(None)}:
@@ -183,18 +183,18 @@ def _checked(message: Any, encode: Callable[[Any], bytes] | None) -> tuple[Outgo
 
 
 class SentIds(Sequence[MessageId]):
-    """The ids of a bulk send in the order of its messages: compact, each made when it is looked at."""
+    """The ids of a bulk send in the order of its messages: compact, each computed when it is read."""
 
     __slots__ = ("_batches", "_count", "_ends", "_orders", "_ranks")
 
     def __init__(self) -> None:
         self._batches: list[BulkBatch] = []
         self._ends: list[int] = []
-        """Messages up to the end of each batch."""
+        """Number of messages up to the end of each batch."""
         self._orders: list[tuple[int, Sequence[int]]] = []
-        """Where messages begin that are in another order than the batches, and which ones follow each other there."""
+        """For messages in another order than the batches: the first one's place, and the batches' order of them."""
         self._ranks: array[int] | None = None
-        """Of each message among those of all batches, as far as `_orders` had come when one was looked for."""
+        """Each message's rank in the batches, computed for the `_orders` known at the last lookup."""
         self._count = 0
 
     def add(self, batch: BulkBatch) -> None:
@@ -202,7 +202,7 @@ class SentIds(Sequence[MessageId]):
         self._ends.append(batch.count + (self._ends[-1] if self._ends else 0))
 
     def taken(self, indexes: Sequence[int] | None, count: int) -> None:
-        """The batches added since the last call hold the next `count` messages: in order, or those of `indexes`."""
+        """The batches added since the last call hold the next `count` messages, in order or in the order `indexes`."""
         if indexes is not None:
             self._orders.append((self._count, array("i", indexes)))
         self._count += count
@@ -232,7 +232,7 @@ class SentIds(Sequence[MessageId]):
         return batch.id_of(rank - (self._ends[number] - batch.count))
 
     def _all_ranks(self) -> array[int]:
-        """Made when somebody looks, for most never do."""
+        """Computed on demand, because most callers never read ids."""
         ranks = self._ranks = array("q") if self._ranks is None else self._ranks
         for first, indexes in self._orders:
             ranks.extend(range(len(ranks), first))

@@ -1,7 +1,7 @@
-"""`send_many`: part after part of a caller's messages, each cut into runs that leave as entries.
+"""`send_many`: takes a caller's messages part by part and cuts each part into runs, which are sent as entries.
 
-▲ In a transaction whatever ends it early, also a cancel or the caller's own iterator, leaves the transaction able to
-abort only (`producer.py`): a commit would show a part of the messages."""
+▲ If it ends early in a transaction, also by a cancel or the caller's own iterator, the transaction can only abort
+(`producer.py`): a commit would show a part of the messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txnclient.transactions.whole import Whole
 from txnwire.entry import Columns
 
 Pull = Callable[[], Awaitable[BulkPart | None]]
-"""Gives the next part, None behind the last; raises what the caller's messages raise."""
+"""Returns the next part, None after the last; raises what the caller's messages raise."""
 
 
 class EntryRun(NamedTuple):
@@ -27,9 +27,9 @@ class EntryRun(NamedTuple):
     columns: Columns
     size: int
     segment: SegmentInfo | None
-    """None: messages without a key, for any."""
+    """None: messages without a key, for any segment."""
     version: int
-    """Of the routes by which the segment was found."""
+    """Version of the routes that gave the segment."""
 
 
 class BulkSender(Protocol):
@@ -42,8 +42,8 @@ class BulkSender(Protocol):
 
 
 async def send_bulk(sender: BulkSender, pull: Pull, txn: Transaction | None) -> SentIds:
-    """Send all parts and wait until all is stored. Raises the first failure once everything that was sent is answered;
-    nothing is pulled any more once something has failed."""
+    """Send all parts and wait until all is stored. After a failure it pulls nothing more, and raises the first failure
+    once everything sent is answered."""
     bulk = _Bulk(sender, txn)
     with Whole(txn, "a bulk send"):
         return await bulk.send(pull)
@@ -55,15 +55,15 @@ class _Bulk:
         self._txn = txn
         self._ids = SentIds()
         self._stored = 0
-        """So many batches from the first on are known to be stored."""
+        """Number of batches, from the first on, known to be stored."""
 
     async def send(self, pull: Pull) -> SentIds:
         failure: BaseException | None = None
         try:
             while self._first_failure() is None and (part := await pull()) is not None:
                 await self._send(part)
-                await asyncio.sleep(0)  # the loop's other tasks, and the writer of what has been taken in
-        except Exception as error:  # noqa: BLE001 - raised below, whatever the caller's iterator has raised
+                await asyncio.sleep(0)  # let other tasks run, also the writer of these batches
+        except Exception as error:  # noqa: BLE001 - an error of the caller's iterator; raised below
             failure = error
         unsettled = [batch.settled for batch in self._ids.batches[self._stored :] if not batch.settled.done()]
         if unsettled:
@@ -74,7 +74,7 @@ class _Bulk:
         return self._ids
 
     def _first_failure(self) -> BaseException | None:
-        """Of those that are answered, up to the first that is not."""
+        """The first failure among the answered batches before the first unanswered one."""
         batches = self._ids.batches
         while self._stored < len(batches) and batches[self._stored].settled.done():
             failure = batches[self._stored].settled.exception()

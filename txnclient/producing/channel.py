@@ -1,12 +1,12 @@
-"""What goes from one producer to one segment: gathering into entries, writing them in order, sending again.
+"""Sends from one producer to one segment: gathers messages into entries, writes them in order, sends them again.
 
-Once the segment is sealed its owner says what it holds, those entries are done, and the producer takes the rest away
-(see `txnclient.producing.moving`). A seal may be undone before the layout shows it; then the channel is opened again
+Once the segment is sealed, its owner reports what it holds; those entries are done, and the producer moves the rest
+elsewhere (see `txnclient.producing.moving`). If a seal is undone before the layout shows it, the channel opens again
 and goes on.
 
-An entry belongs to one transaction or to none, so each gathers on its own. An entry that nothing is under way before
-leaves at the end of the loop's turn, so an awaited send never waits for company; while an earlier one of the same
-transaction (or of none) is under way, messages gather until that is answered, the batch is full or `linger_ms` is over.
+An entry belongs to one transaction or to none, so each transaction gathers its own. Without an earlier entry under way,
+a batch is sent at the end of the loop's turn, so an awaited send never waits for more messages. While an earlier one of
+the same transaction (or of none) is under way, messages gather until its answer, a full batch or `linger_ms`.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from txnwire.protocol import MIB
 
 MAX_UNANSWERED_ENTRIES = 1000
 MAX_UNANSWERED_BYTES = 8 * MIB
-"""Of one channel; well below what a segment takes in at once."""
+"""Limit of one channel; well below what a segment takes in at once."""
 
 MAX_BATCH_MESSAGES = 10_000
 OPEN_TIMEOUT_S = 5.0
 
 _RESEND = (*TRANSIENT, SequenceGap, SegmentSealed)
-"""Answers after which an entry is sent again: nothing was done, or a predecessor failed, or the owner has moved; or
-the segment is sealed, and opening it tells what it holds."""
+"""Answers after which an entry is sent again: nothing was done, a predecessor failed, the owner has moved, or the
+segment is sealed (opening it again tells what it holds)."""
 
 _OPEN_AGAIN = (*TRANSIENT, TopicNotFound, SegmentSealed, InvalidArgument)
-"""What an opening waits out. `InvalidArgument`: the owner knows of a layout in which the segment is gone, or does not
-know yet of the one that has it."""
+"""Errors after which an opening retries. `InvalidArgument`: the segment is missing in the owner's layout, which is
+newer or older than ours."""
 
 _UNKNOWN = pb.SendOk(duplicate=True, entry_id=-1)
-"""Stored, but nobody can say where: as the broker answers it."""
+"""Stored at an unknown position, as a broker answers it."""
 
 
 class ChannelOwner(Protocol):
@@ -76,20 +76,21 @@ class ChannelOwner(Protocol):
     def fenced(self, error: TxnError) -> None: ...
 
     def held_back(self, channel: Channel) -> bool:
-        """Whether nothing may be written there yet."""
+        """Whether the channel must not write yet."""
 
     def move_on(self) -> None:
-        """Take away what is left in sealed segments, as far as they have answered."""
+        """Move the rest out of sealed segments that have answered."""
 
 
 class Channel:
-    """One producer's way to one segment. Made for the first message, it opens at the owner with the first entry."""
+    """Sends one producer's entries to one segment. Made for the first message; opens at the owner with the first
+    entry."""
 
     def __init__(self, session: Session, owner: ChannelOwner, info: SegmentInfo) -> None:
         self.info = info
         self.segment = info.path
         self.left = False
-        """Its segment is sealed and all it had was taken away: nothing may be added any more."""
+        """Whether its segment is sealed and its entries were moved: nothing may be added."""
         self._session = session
         self._owner = owner
         self._gathering: dict[Transaction | None, GatheringBatch] = {}
@@ -100,18 +101,18 @@ class Channel:
         self._producer_id = 0
         self._opening = False
         self._withdrawing: dict[Transaction | None, None] = {}
-        """Those that end without what waits here."""
+        """Transactions that end without their entries waiting here."""
         self._epoch = 0
-        """Of the latest owner that has opened it."""
+        """Epoch of the latest owner that has opened it."""
         self._generation = 0
-        """Answers to what was written in an earlier one are not waited for any more."""
+        """Answers to writes of an earlier generation are ignored."""
         self._unanswered_bytes = 0
         self._paused = False
         self._overloaded: Overloaded | None = None
-        """What entries were refused with, until one is stored. Nothing is under way then but one entry that tries."""
+        """The last refusal, until an entry is stored. Meanwhile only one entry is under way, as a probe."""
         self._backoff = Backoff(session.random)
         self.one_large_value = asyncio.Lock()
-        """Held while the pieces of a value are taken in: of one producer they are never between each other here."""
+        """Held while the pieces of a value are taken in: pieces of one producer's values never interleave here."""
 
     # ---- gathering --------------------------------------------------------------------------------------------------
 
@@ -139,14 +140,14 @@ class Channel:
         return batch is None or batch.bytes + size <= self._owner.batch_bytes
 
     def add_whole(self, batch: Batch) -> None:
-        """Take a whole batch in, behind what gathers for its transaction (or none)."""
+        """Take a whole batch in, after the messages gathering for its transaction (or none)."""
         self.flush(batch.txn)
         if batch.txn is not None:
             batch.txn.started(self)
         self._leave(batch)
 
     def close_batch(self, batch: GatheringBatch) -> None:
-        """Give the batch its sequence ids and write it as soon as possible. Nothing if it is closed already."""
+        """Give the batch its sequence ids and write it as soon as possible; no-op if it is closed already."""
         if self._gathering.get(batch.txn) is batch:
             del self._gathering[batch.txn]
             self._leave(batch)
@@ -177,7 +178,7 @@ class Channel:
         self._write()
 
     def flush(self, txn: Transaction | None) -> None:
-        """Close what gathers for this transaction (None: for none)."""
+        """Close the gathering batch of this transaction (None: of none)."""
         batch = self._gathering.get(txn)
         if batch is not None:
             self.close_batch(batch)
@@ -194,7 +195,7 @@ class Channel:
         if link is None or link.closed or outbox.may_reopen:
             self._open_soon()
             return
-        # Behind a refusal one entry goes ahead, or everything would cross the wire once more to be refused.
+        # After a refusal one entry goes ahead, or everything would cross the wire again to be refused.
         most = MAX_UNANSWERED_ENTRIES if self._overloaded is None else 1
         while outbox.awaited < most and self._unanswered_bytes < MAX_UNANSWERED_BYTES:
             if link.busy:
@@ -268,9 +269,8 @@ class Channel:
             self._open_soon()
 
     def on_producer_closed(self, error: TxnError, last_sequence_id: int) -> None:
-        """The broker does not serve this producer here any more; what is unanswered is looked up at the next
-        opening."""
-        self.close()  # or the broker would keep what it knows of us as long as the connection lives
+        """The broker no longer serves this producer here; the next opening settles the unanswered entries."""
+        self.close()  # or the broker would keep its state of us for as long as the connection lives
         if isinstance(error, ProducerFenced):
             self._owner.fenced(error)
             return
@@ -280,7 +280,7 @@ class Channel:
             self._open_soon()
 
     def _sealed(self, last_sequence_id: int) -> None:
-        """The owner has said its last word: ▲ what the segment holds is done, and the rest may go elsewhere."""
+        """Sealed: ▲ complete the stored batches, reroute the rest."""
         self._detach()
         for batch in self._outbox.sealed(last_sequence_id):
             self._stored(batch, _UNKNOWN)
@@ -302,17 +302,17 @@ class Channel:
             self._session.tasks.start(self._open(), name=f"open producer on {self.segment}", on_failed=self.fail_all)
 
     async def _open(self) -> None:
-        """Open the producer at the segment's owner and go on behind what that has stored."""
+        """Open the producer at the segment's owner and go on after the last stored entry."""
         backoff = Backoff(self._session.random)
         last: TxnError | None = self._overloaded
         try:
             if last is not None:
-                # A segment that takes nothing in just now is full of what it has to store: trying again at once would
-                # only keep it busier. At random, so that its producers do not come back in step.
+                # An overloaded segment has much to store: an immediate retry would only add load. A random pause keeps
+                # its producers out of step.
                 await asyncio.sleep(min(self._backoff.next_s(), self._time_left()))
             while self._drop_hopeless(last):
                 try:
-                    # ▲ S11: nothing reaches a segment before those that it has come from have answered.
+                    # ▲ S11: nothing is written to a segment before its ancestors have answered.
                     if not self._owner.held_back(self) and await self._open_once():
                         break
                 except _OPEN_AGAIN as error:
@@ -324,14 +324,14 @@ class Channel:
                     self.fail_all(error)
                     return
                 if not len(self._outbox):
-                    break  # taken away
+                    break  # moved elsewhere
                 await self._session.directory.wait_change(min(backoff.next_s(), self._time_left()))
         finally:
             self._opening = False
         self._write()
 
     async def _open_once(self) -> bool:
-        """Whether it is open: not if the segment is sealed, and then what that holds is done."""
+        """Open once; whether it is open. False if the segment is sealed, after completing its stored entries."""
         session = self._session
         self._detach()
         deadline = Deadline(session.clock, min(OPEN_TIMEOUT_S, self._time_left()))
@@ -354,8 +354,8 @@ class Channel:
             raise ConnectionLost("the producer was closed by the broker as soon as it had been opened")
         opened = reply.open_producer_ok
         if opened.ownership_epoch < self._epoch and self._outbox.in_doubt:
-            # ▲ A former owner that does not know it yet. What it says it holds is not the last word: what was sent to
-            # its successor would be sent once more. (Epochs may go back for good, in an etcd restored from a backup.)
+            # ▲ A former owner that does not know it was replaced: by its report, entries that its successor has stored
+            # would be sent again. (In an etcd restored from a backup, epochs may go back for good.)
             self._detach()
             raise NotOwner(f"segment://{self.segment} has had another owner since: look it up again")
         self._epoch = opened.ownership_epoch
@@ -367,7 +367,7 @@ class Channel:
         return True
 
     def _open_elsewhere(self) -> None:
-        """Ask again if the owner is another one than who has been asked."""
+        """Open again if the owner has changed since the last request."""
         known = self._session.directory.segment(self.segment)
         link = self._link
         if link is not None and known is not None and known.owner_address not in ("", link.address):
@@ -378,17 +378,18 @@ class Channel:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether something was written that may be stored here, or not."""
+        """Whether some written entry may or may not be stored here."""
         return self._outbox.in_doubt
 
     def ask(self) -> None:
-        """The layout shows the segment as sealed: its owner knows what it holds, whoever that is by now."""
+        """The layout shows the segment as sealed: ask its current owner what it holds."""
         self._open_elsewhere()
         if self._outbox.may_reopen:
             self._open_soon()
 
     def give_up_doubtful(self) -> None:
-        """▲ Nobody remembers the segment: what was written there is stored, or not, and is never sent again."""
+        """▲ The segment has left the layout: entries written there may or may not be stored, so fail them and never
+        send them again."""
         self._detach()
         for batch in self._outbox.take_doubtful():
             self._fail(
@@ -400,8 +401,8 @@ class Channel:
             )
 
     def leave(self) -> list[Batch]:
-        """All that is left, in order, to be sent elsewhere. Nothing of it may be in doubt; nothing is added any
-        more."""
+        """Close it and return all remaining batches, in order, to send elsewhere. None of them may be in doubt; nothing
+        can be added afterwards."""
         self.left = True
         self.close()
         batches: list[Batch] = [*self._outbox.clear(), *self._gathering.values()]
@@ -410,11 +411,11 @@ class Channel:
         return batches
 
     def _time_left(self) -> float:
-        """Seconds until the time of some entry is up."""
+        """Seconds until the first deadline of an entry."""
         return min((batch.deadline.remaining() for batch in self._outbox), default=0.0)
 
     def _drop_hopeless(self, last: TxnError | None) -> bool:
-        """Fail entries whose time is up, drop those of transactions that are aborting; whether any are left."""
+        """Fail entries past their deadline, drop those of aborting transactions; whether any are left."""
         for batch in self._outbox.remove(lambda batch: batch.txn is not None and batch.txn.aborting):
             self._withdraw(batch)
         for batch in self._outbox.remove(lambda batch: batch.deadline.passed):
@@ -452,7 +453,7 @@ class Channel:
             txn.finished(error)
 
     def withdraw(self, txn: Transaction) -> None:
-        """Give up what is gathered or waits to be written for a transaction that ends without it."""
+        """Drop the unwritten messages of a transaction that ends without them."""
         gathering = self._gathering.pop(txn, None)
         if gathering is not None:
             self._withdraw(gathering)
@@ -462,13 +463,13 @@ class Channel:
             self._withdrawing[txn] = None
 
     def _withdraw_all(self) -> None:
-        """Of those that end in one turn of the loop at once: they may be as many as there are entries to look at."""
+        """Withdraw for all transactions that end in one loop turn together: there may be as many as entries to scan."""
         ended, self._withdrawing = self._withdrawing, {}
         for batch in self._outbox.remove(lambda batch: batch.txn in ended):
             self._withdraw(batch)
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
-        """Nothing of it is left here: it ends when all it sent has been answered."""
+        """Nothing to do: a transaction ends only after all its sends here are answered."""
 
     def fail_all(self, error: TxnError) -> None:
         """Fail everything that is not stored."""
@@ -479,7 +480,7 @@ class Channel:
             self._fail(batch, error)
 
     def close(self) -> None:
-        """Tell the broker, if it is connected; what is under way goes on there, unheard."""
+        """Close the producer at the broker, if connected; entries under way go on there, with their answers ignored."""
         link = self._link
         self._detach()
         if link is not None:

@@ -1,6 +1,6 @@
-"""One producer's channels, one to a segment: which of them a message goes to, also while segments are split and merged.
+"""One producer's channels, one per segment: picks one for each message, also while segments are split and merged.
 
-What decides is `txnclient.producing.moving`.
+`txnclient.producing.moving` makes the decisions.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Divider(ChannelOwner, Protocol):
         """Its topic was deleted: nothing can be sent any more."""
 
     def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """What was one batch is several."""
+        """A batch was divided into several."""
 
 
 class Channels:
-    """Made as messages need them, and left when their segments are sealed."""
+    """Creates channels when messages need them, and leaves them when their segments are sealed."""
 
     def __init__(self, session: Session, owner: Divider, layout: TopicLayout) -> None:
         self._session = session
@@ -39,7 +39,7 @@ class Channels:
         self._channels: dict[str, Channel] = {}
         self._turn = session.random.getrandbits(16)
         self._keyless: dict[Transaction | None, Channel] = {}
-        """Where messages without a key gather now: round robin over the segments, one batch each (DESIGN §3)."""
+        """The channel where messages without a key gather now: round robin over segments, by batch (DESIGN §3)."""
         self._routes = Routes(layout)
         self._gone: TxnError | None = None
         self._moving = False
@@ -48,7 +48,7 @@ class Channels:
     # ---- where messages go ------------------------------------------------------------------------------------------
 
     def of(self, key: bytes | None, txn: Transaction | None) -> Channel:
-        """Where a message goes now that gathers with others."""
+        """The channel for a message that gathers with others."""
         if key is not None:
             return self._to(self.current().segment_of_hash(hash_key(key)))
         channel = self._keyless.get(txn)
@@ -57,30 +57,30 @@ class Channels:
         return channel
 
     def of_whole(self, key: bytes | None) -> Channel:
-        """Where something goes that is an entry by itself."""
+        """The channel for a whole entry."""
         return self._next() if key is None else self._to(self.current().segment_of_hash(hash_key(key)))
 
     def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]:
-        """Messages by where they go now, and the version of the routes that this is of."""
+        """Messages grouped by their current segment, and the version of the routes used."""
         routes = self.current()
         return routes.groups(keys), routes.version
 
     def put(self, batch: Batch, columns: Columns, segment: SegmentInfo | None, version: int) -> None:
-        """Give a batch that holds these columns to the channel of its group, or of what has become of that."""
+        """Give a batch that holds these columns to its group's channel, or reroute it if the routes have changed."""
         if self.current().version != version:
             self._place(batch, columns)
         else:
             self._whole_to(segment).add_whole(batch)
 
     def current(self) -> Routes:
-        """By the layout as it is known now. Raises `TopicNotFound`: also where another topic has its name now."""
+        """The routes of the current layout. Raises `TopicNotFound`, also if a new topic has taken the name."""
         self.notice()
         if self._gone is not None:
             raise for_good(self._gone)
         return self._routes
 
     def notice(self) -> None:
-        """Take in a layout that nobody has told us of yet."""
+        """Follow a new layout before the directory's call announces it."""
         if self._session.directory.known_layout(self._topic) is not self._routes.layout:
             self.move_on()
 
@@ -101,29 +101,29 @@ class Channels:
     # ---- following the layout ---------------------------------------------------------------------------------------
 
     def held_back(self, channel: Channel) -> bool:
-        """Whether nothing may be written there yet."""
+        """Whether the channel must not write yet."""
         return self._routes.held_back(channel.info)
 
     def settled(self, batch: Batch) -> None:
-        """It has its final answer, or was withdrawn."""
+        """The batch has its final answer, or was withdrawn."""
         if batch.txn is not None and self._keyless.get(batch.txn) is not None:
             self._forget_keyless(batch.txn)
         if self._routes.leaving:
-            self._session.loop.call_soon(self.move_on)  # it may have been the last that was in doubt
+            self._session.loop.call_soon(self.move_on)  # it may have been the last one in doubt
 
     def _forget_keyless(self, txn: Transaction) -> None:
         if not self._keyless[txn].gathers(txn):
             del self._keyless[txn]
 
     def move_on(self) -> None:
-        """Take what is left out of sealed segments that have answered, to where it belongs now."""
+        """Move the rest from sealed segments that have answered to its current segments."""
         layout = self._session.directory.known_layout(self._topic)
         routes = self._routes
         if self._moving or self._gone is not None or (layout is routes.layout and not routes.leaving):
             return
         if layout is None or routes.is_another(layout):
-            # ▲ What was sent is gone with the topic. A transaction that went on in the next one of its name would
-            # commit without what it has sent, and with what follows.
+            # ▲ The sent messages are gone with the topic. A transaction that went on in the new topic of the name would
+            # commit its later messages without the earlier ones.
             self._gone = TopicNotFound(
                 f"topic {self._topic!r} was deleted: open a producer of the one that is there now"
             )
@@ -137,10 +137,10 @@ class Channels:
         finally:
             self._moving = False
         if any(moved):
-            self._session.directory.stir()  # those that were held back may go
+            self._session.directory.stir()  # held-back channels may write now
 
     def _leave_or_ask(self, segment: SegmentInfo) -> bool:
-        """Whether a sealed segment has answered, and was left."""
+        """Leave a sealed segment if it has answered, else ask; whether it was left."""
         channel = self._channels[segment.path]
         if channel.in_doubt:
             if not self._routes.is_gone(segment):
@@ -154,13 +154,13 @@ class Channels:
         return True
 
     def _move(self, batch: Batch) -> None:
-        """A batch that is surely not stored, and that no channel has any more."""
+        """Reroute a batch that is certainly not stored and has left its channel."""
         txn = batch.txn
         if txn is not None and txn.aborting:
             batch.withdrawn(txn.withdrawn("send"))
             self._owner.settled(batch, stored=False)
         elif batch.piece is not None:
-            # Its value is begun anew by who sends it: what is stored of it already cannot be moved.
+            # Its sender starts the value again: pieces already stored cannot be moved.
             batch.failed(SegmentSealed("the segment was sealed before all of this value was stored"))
             self._owner.settled(batch, stored=False)
         else:
@@ -169,7 +169,7 @@ class Channels:
             txn.finished(None)
 
     def _place(self, batch: Batch, columns: Columns) -> None:
-        """Give a batch to the channel its messages belong to now, or its parts to several."""
+        """Give a batch to its messages' current channel, or its parts to several."""
         groups = self._routes.groups(columns.keys)
         parts: Sequence[Batch] = (batch,)
         if len(groups) > 1:

@@ -1,4 +1,4 @@
-"""Values over the bound of one message, sent in pieces within a transaction (scenario A7)."""
+"""Sends values over the limit of one message in pieces within a transaction (scenario A7)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from txnwire.ids import MessageId
 from txnwire.protocol import MAX_CHUNKED_BYTES, MIB
 
 PIECE_BYTES = MIB
-"""Of a large value in one entry: small beside what a segment takes in at once, large beside what an entry costs."""
+"""Size of one piece: small against what a segment takes in at once, large against an entry's overhead."""
 
 
 class LargeValueSender(Protocol):
     """The producer."""
 
     def channel_of(self, key: bytes | None, txn: Transaction) -> Channel:
-        """Where a value with this key goes now; without one, the next in turn."""
+        """The current channel for a value with this key; without a key, the next in turn."""
 
     async def add_piece(
         self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece
     ) -> BulkBatch:
-        """Waits for room in the buffer. Raises `SegmentSealed` if the value's segment is not reached by it any more."""
+        """Wait for room, then add the piece. Raises `SegmentSealed` if the channel has left its segment."""
 
 
 def transaction_of(size: int, txn: Transaction | None) -> Transaction:
-    """The transaction a value of so many bytes is sent in. Raises `MessageTooLarge` for what cannot be sent in pieces
+    """The transaction that a value of `size` bytes is sent in. Raises `MessageTooLarge` if it cannot be sent in pieces
     either."""
     if txn is None:
         raise MessageTooLarge(
@@ -51,17 +51,17 @@ async def send_large(
     *,
     piece_bytes: int = PIECE_BYTES,
 ) -> MessageId:
-    """One value in pieces of so many bytes, all to one segment, and one value after the other. `head`: all of the
-    message but its value, which takes `overhead` bytes in the buffer.
+    """Send one value in pieces of `piece_bytes`, all to one segment, one value after the other. `head`: the message
+    without its value, which takes `overhead` bytes in the buffer.
 
-    ▲ A7: whatever ends it in between leaves the transaction only able to abort, or it would commit half a value."""
+    ▲ A7: if it ends early, the transaction can only abort, or it would commit half a value."""
     with Whole(txn, "a large value"):
         while True:
             try:
                 return await _send(sender, value, head, overhead, txn, piece_bytes)
             except SegmentSealed:
-                # ▲ What of it stands in the sealed segment never makes a whole. It is sent anew, as another value, to
-                # where it belongs now.
+                # ▲ Its pieces in the sealed segment never become complete. Send it again, as a new value, to its
+                # current segment.
                 continue
 
 
@@ -73,7 +73,7 @@ async def _send(
     txn: Transaction,
     piece_bytes: int,
 ) -> MessageId:
-    """Raises `SegmentSealed` if its segment was sealed before all of it was stored there."""
+    """Send the value once. Raises `SegmentSealed` if its segment was sealed before all of it was stored."""
     channel = sender.channel_of(head.key, txn)
     count = -(-len(value) // piece_bytes)
     batches: list[BulkBatch] = []

@@ -1,4 +1,4 @@
-"""When batches that gather one message after the other leave: at the end of the loop's turn, or after lingering."""
+"""Closes gathering batches: at the end of the loop's turn, or after lingering."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from txnclient.producing.batches import GatheringBatch
 
 
 class Closer(Protocol):
-    """A channel: closes a batch unless something else has closed it before."""
+    """A channel: closes a batch unless it is closed already."""
 
     def close_batch(self, batch: GatheringBatch) -> None: ...
 
 
 class Lingering:
-    """One timer and one callback a turn for all channels of a producer. `gathers`: whether a batch is still there."""
+    """Closes batches of all channels of a producer with one timer and one callback a turn. `gathers`: whether a batch
+    is still open."""
 
     def __init__(self, session: Session, linger_s: float, gathers: Callable[[GatheringBatch], bool]) -> None:
         self._session = session
@@ -29,7 +30,7 @@ class Lingering:
         self._timer: asyncio.TimerHandle | None = None
 
     def leave_this_turn(self, channel: Closer, batch: GatheringBatch) -> None:
-        """Close `batch` once all that is ready to run now has had its turn."""
+        """Close `batch` once everything ready to run now has run."""
         if not self._this_turn:
             self._session.loop.call_soon(self._turn_over)
         self._this_turn.append((channel, batch))

@@ -1,12 +1,11 @@
-"""Where a producer's messages go while segments are split and merged. Pure.
+"""Routes a producer's messages while segments are split and merged. Pure.
 
-Source: DESIGN §8 ("Clients hold a layout stream"). A segment that the layout does not show as active any more, and to
-which the producer has written what is not answered yet, is *leaving*: its owner has to say what of that it holds.
+Source: DESIGN §8 ("Clients hold a layout stream"). A segment is *leaving* when the layout no longer shows it as active
+and the producer has unanswered entries there: its owner must say which of them it holds.
 
-▲ Until then whatever belongs into its range queues behind what is in doubt there, so that order per key is kept also
-against what is sent meanwhile; and nothing is written to a segment that has come from it (S11). A producer asks only
-parents to which it has written something unanswered: with the others everything is settled, and a segment that it never
-wrote to can hold nothing of it.
+▲ Until then new messages of its range queue behind the entries in doubt, which keeps order per key; and nothing is
+written to a segment that came from it (S11). A producer asks only parents with unanswered entries of its own: with the
+others everything is settled, and a segment that it never wrote to holds none of its entries.
 """
 
 from __future__ import annotations
@@ -17,23 +16,22 @@ from txnclient.connection.topic_layout import ACTIVE, SegmentInfo, TopicLayout
 from txnwire.ids import hash_key, hash_keys
 
 Group = tuple[SegmentInfo | None, list[int] | None]
-"""A segment, None for messages without a key; and the indexes of the messages, None where it is all of them."""
+"""A segment, None for messages without a key; and the indexes of the messages, None for all of them."""
 
 
 class Routes:
-    """One producer's view of its topic. `leaving` in the order of segment ids, so a parent comes before its
-    children."""
+    """Routes one producer's messages by its topic's layout. `leaving` is in the order of segment ids: parents first."""
 
     def __init__(self, layout: TopicLayout) -> None:
         self.layout = layout
         self._life = layout.life
         self.leaving: dict[int, SegmentInfo] = {}
         self.version = 0
-        """Rises whenever a message may go elsewhere than before."""
+        """Rises whenever routes may change."""
 
     def follow(self, layout: TopicLayout, used: Iterable[SegmentInfo]) -> None:
-        """A newer layout; `used`: the segments the producer has a channel to. Those of them that are not active any
-        more are leaving."""
+        """Follow a newer layout; `used`: the segments that the producer has a channel to. Those no longer active are
+        leaving."""
         if layout.epoch != self.layout.epoch or layout.active != self.layout.active:
             self.version += 1
         self.layout = layout
@@ -43,8 +41,7 @@ class Routes:
                 self.leaving.setdefault(segment.segment_id, segment)
 
     def is_another(self, layout: TopicLayout) -> bool:
-        """Whether it is of another topic of the name, made since: none of these segments, nor what came of them, is
-        there any more."""
+        """Whether the layout belongs to a new topic of the name: none of these segments or their descendants exist."""
         return layout.is_another(self._life)
 
     def is_active(self, segment: SegmentInfo) -> bool:
@@ -52,17 +49,17 @@ class Routes:
         return known is not None and known.path == segment.path and known.state == ACTIVE
 
     def is_gone(self, segment: SegmentInfo) -> bool:
-        """Whether the layout does not know it any more: nobody can say what it held."""
+        """Whether the segment has left the layout."""
         known = self.layout.segments.get(segment.segment_id)
         return known is None or known.path != segment.path
 
     def left(self, segment: SegmentInfo) -> None:
-        """Nothing is in doubt there any more."""
+        """The segment has left: no entry is in doubt there."""
         del self.leaving[segment.segment_id]
         self.version += 1
 
     def segment_of_hash(self, key_hash: int) -> SegmentInfo:
-        """Where a message goes now: ▲ behind what is in doubt in its range, else to the active segment."""
+        """The segment for a hash: ▲ a leaving one with entries in doubt in its range, else the active one."""
         if self.leaving:
             for segment in self.leaving.values():
                 if segment.range[0] <= key_hash <= segment.range[1]:
@@ -70,7 +67,7 @@ class Routes:
         return self.layout.segment_of_hash(key_hash)
 
     def held_back(self, segment: SegmentInfo) -> bool:
-        """▲ S11: whether something it has come from has still to answer. Nothing may be written to it before."""
+        """▲ S11: whether an ancestor has still to answer; until then nothing may be written to it."""
         if not self.leaving:
             return False
         frontier = list(segment.parents)
@@ -86,7 +83,7 @@ class Routes:
         return False
 
     def groups(self, keys: Sequence[bytes | None] | None) -> list[Group]:
-        """Messages by where they go, in the order of the first of each; those without a key stay together."""
+        """Messages grouped by segment, in the order of their first message; those without a key stay together."""
         if keys is None:
             return [(None, None)]
         active = self.layout.active

@@ -1,9 +1,9 @@
-"""The order in which one producer's entries reach one segment, and what is sent again. Pure.
+"""Orders one producer's entries to one segment, and decides which are sent again. Pure.
 
-▲ Each frame names its predecessor's sequence id in this segment, and the owner admits it only right behind that one; a
-failure fails all behind it (DESIGN §7, "Dedup and order"). So after any failure the chain is picked up again from what
-the owner says it has stored, and an entry keeps its sequence id however often it is sent: a resend can never be
-mistaken for a repeat, nor a repeat for something new.
+▲ Each frame names its predecessor's sequence id in this segment, and the owner admits it only right after that entry; a
+failure fails all entries after it (DESIGN §7, "Dedup and order"). So after any failure the chain continues from the
+last entry that the owner reports as stored. An entry keeps its sequence id in every resend, so the owner can tell a
+resend from a new entry.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ E = TypeVar("E", bound=Sequenced)
 
 
 class EntryOutbox(Generic[E]):
-    """Entries that wait to be written, and those written and not settled yet, both in order.
+    """Keeps entries waiting to be written, and entries written but not settled yet, both in order.
 
-    A written entry is awaited until it is settled (stored, or refused for good) or interrupted (it is to be written
+    A written entry is awaited until it is settled (stored, or refused for good) or interrupted (it must be written
     again). An interruption breaks the chain: nothing is written before `reopened`.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[E] = deque()
         self._written: dict[int, E] = {}
-        """By first sequence id, in order."""
+        """Written entries by first sequence id, in order."""
         self._awaited = 0
         self._predecessor = NONE_STORED
         self._broken = True
         self._ever_written = NONE_STORED
-        """First sequence id of the last entry that was written to a segment which has not said its last word."""
+        """First sequence id of the last written entry, while the segment has not reported its final content."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._written)
@@ -58,18 +58,18 @@ class EntryOutbox(Generic[E]):
 
     @property
     def may_reopen(self) -> bool:
-        """The chain is broken and all answers are in, so what the owner says it has stored will stay true."""
+        """Whether the chain is broken and all answers are in, so the owner's report of stored entries is final."""
         return self._broken and not self._awaited
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an entry was written whose fate is not known: it may be stored, or be on its way. What was written
-        stands before what was not, so the first one tells."""
+        """Whether a written entry's fate is unknown: it may be stored, or on its way. Written entries come before
+        unwritten ones, so the first one tells."""
         first = next(iter(self), None)
         return first is not None and first.first <= self._ever_written
 
     def add(self, entry: E) -> None:
-        """Append behind all others; its sequence ids are above theirs."""
+        """Append after all others; its sequence ids are above theirs."""
         self._waiting.append(entry)
 
     def next_to_write(self) -> tuple[E, int] | None:
@@ -94,21 +94,21 @@ class EntryOutbox(Generic[E]):
         del self._written[entry.first]
 
     def interrupt(self) -> None:
-        """A written entry was answered with something that passes; it and all behind it are to be written again."""
+        """A written entry got a transient error; it and all after it must be written again."""
         self._answered()
         self._broken = True
 
     def break_chain(self) -> None:
-        """The owner will refuse what follows."""
+        """The owner will refuse the entries that follow."""
         self._broken = True
 
     def give_up_answers(self) -> None:
-        """No answer will come any more to what is written."""
+        """No more answers will come for written entries."""
         self._awaited = 0
         self._broken = True
 
     def reopened(self, last_stored: int) -> list[E]:
-        """The owner has stored nothing after `last_stored` and all up to it; returns the entries thereby done, in
+        """The owner has stored everything up to `last_stored` and nothing after it; returns the entries now done, in
         order."""
         done = self._picked_up(last_stored)
         self._predecessor = last_stored
@@ -116,9 +116,9 @@ class EntryOutbox(Generic[E]):
         return done
 
     def sealed(self, last_stored: int) -> list[E]:
-        """▲ The segment is sealed and holds everything up to `last_stored` and will never hold more: what is left is
-        in doubt no longer, and may be sent elsewhere. Returns the entries thereby done, in order. The chain stays
-        broken; if the seal is undone it is picked up by `reopened`."""
+        """▲ The sealed segment holds everything up to `last_stored` and will never hold more: the rest is no longer in
+        doubt and may be sent elsewhere. Returns the entries now done, in order. The chain stays broken; if the seal is
+        undone, `reopened` continues it."""
         done = self._picked_up(last_stored)
         self._ever_written = NONE_STORED
         self._broken = True
@@ -135,13 +135,13 @@ class EntryOutbox(Generic[E]):
         return done
 
     def take_doubtful(self) -> list[E]:
-        """Take out what is in doubt, in order: nobody will ever tell."""
+        """Take out the entries in doubt, in order: their fate will never be known."""
         self.give_up_answers()
         last = self._ever_written
         return self.remove(lambda entry: entry.first <= last)
 
     def remove(self, doomed: Callable[[E], bool]) -> list[E]:
-        """Take out and return what `doomed` says, of the entries whose answer is not awaited, in order."""
+        """Take out and return the `doomed` entries, in order, except those whose answer is awaited."""
         out = [entry for entry in self._waiting if doomed(entry)]
         self._waiting = deque(entry for entry in self._waiting if not doomed(entry))
         if self._broken and not self._awaited:

@@ -1,6 +1,6 @@
-"""A message as its sender gives it, checked and brought into one form. Pure.
+"""Checks and normalizes a sender's message. Pure.
 
-▲ C9: whatever is wrong with a message is found here, before it shares an entry with others: those would fail with it.
+▲ C9: every fault of a message is found here, before it shares an entry with others, which would fail with it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from txnwire.errors import InvalidArgument, MessageTooLarge
 from txnwire.protocol import KIB, MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 
 MESSAGE_OVERHEAD_BYTES: Final = 16
-"""What a message counts for in the buffer besides its own bytes."""
+"""Bytes that a message counts for in the buffer besides its own."""
 
 PROPERTY_OVERHEAD_BYTES: Final = 8
-"""What a property takes in an entry besides its own bytes."""
+"""Bytes that a property takes in an entry besides its own."""
 
 MAX_MESSAGE_BYTES: Final = MAX_ENTRY_BYTES - KIB
-"""Of value, key and properties together: an entry of one message, whatever its metadata are, holds it uncompressed."""
+"""Limit of value, key and properties together: an entry holds one such message uncompressed, with any metadata."""
 
 _LARGEST_TIME_MS: Final = (1 << 63) - 1
 
@@ -72,7 +72,7 @@ def checked_key(key: str | bytes) -> bytes:
 
 
 def _checked_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    """A copy, for the caller's may change before it is sent; and the bytes it takes."""
+    """A copy, because the caller may change its own before the send; and the bytes it takes."""
     if not isinstance(properties, Mapping):
         raise InvalidArgument(f"a message's properties are a mapping, not {type(properties).__name__}")
     copied, size = dict(properties), 0

@@ -1,4 +1,4 @@
-"""A producer: one name and one incarnation, writing to the active segments of one topic."""
+"""A producer: writes to the active segments of one topic under one name and incarnation."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ T = TypeVar("T")
 
 
 class Producer(Generic[V]):
-    """Made by `client.producer(topic)`. Sends of one key, and sends without key in one batch, are stored in order; they
-    are read in that order too when segments are split and merged meanwhile, which a producer follows by itself."""
+    """Sends messages to a topic; made by `client.producer(topic)`. It stores sends of one key, and sends without key in
+    one batch, in order. It follows splits and merges of segments, and readers see the same order across them."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Producer(Generic[V]):
         self._failure: TxnError | None = None
         self._closed = False
         self._all_closed = asyncio.Event()
-        """It is closed, and nothing of it is under way any more."""
+        """Set when it is closed and nothing of it is under way."""
 
     def __repr__(self) -> str:
         return f"Producer({self.topic}, {self.name}{', closed' * self._closed})"
@@ -122,13 +122,13 @@ class Producer(Generic[V]):
     ) -> MessageId:
         """Send one message and wait until it is stored; waits for room in the buffer, in the order of asking.
 
-        `chunk`: a value over 5 MiB is sent in pieces, within a transaction, with which they appear together or not at
-        all; the id is the first piece's.
+        `chunk`: send a value over 5 MiB in pieces, within a transaction; the pieces appear together or not at all. The
+        id is the first piece's.
 
-        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is not known;
-        `TopicNotFound`: the topic was deleted, also where another one has its name now, which only a producer opened
-        anew writes to; `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a
-        transaction it belongs to that from the call on, which can only abort once it has failed or was cancelled.
+        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is unknown;
+        `TopicNotFound`: the topic was deleted (open a new producer to write to a new topic of the name);
+        `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a transaction it is part
+        of it from the call on: after a failure or a cancel the transaction can only abort.
         """
         await self._expect_usable(txn)
         data = self._encoded(value)
@@ -153,7 +153,7 @@ class Producer(Generic[V]):
         except BaseException as error:
             stored.cancel()
             if txn is not None:
-                txn.failed(failure_in(txn, "a send", error))  # ▲ C1: before anything is awaited, or it could commit
+                txn.failed(failure_in(txn, "a send", error))  # ▲ C1: before the first await, or it could commit
             if isinstance(error, FENCED_LIKE):
                 raise await reason_of(error, txn) from error.__cause__
             raise
@@ -170,9 +170,9 @@ class Producer(Generic[V]):
         """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full, or
         other sends wait for room in it.
 
-        Without a transaction, look at the future: the next `flush` or `close` raises a failure that nobody has looked
-        at. In one, its commit waits for it and raises its failure; an abort fails what was not sent by
-        `InvalidTxnState`. Whoever cancels the future leaves its transaction only able to abort.
+        Without a transaction, check the future: the next `flush` or `close` raises a failure that was not retrieved. In
+        one, its commit waits for it and raises its failure; an abort fails unsent messages with `InvalidTxnState`.
+        After a cancel of the future the transaction can only abort.
         """
         message, size = self.prepared(value, key, properties, event_time_ms)
         self._check_sends(txn)
@@ -188,13 +188,13 @@ class Producer(Generic[V]):
         *,
         txn: Transaction | None = None,
     ) -> SentIds:
-        """Send values, (key, value) pairs or `OutgoingMessage`s in bulk and wait until all are stored; or `Columns` of
-        values and, where there are any, keys, properties and event times.
+        """Send values, (key, value) pairs, `OutgoingMessage`s, or `Columns` (values and optional keys, properties and
+        event times) in bulk, and wait until all are stored.
 
-        They pass through without an object each and fill entries of `batch_bytes`; an iterator is read as there is room
-        in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure, or what the
-        iterator has raised, once all that were sent are answered; those may be stored, as when it is cancelled. In a
-        transaction, which can only abort then, none of them is.
+        It makes no object per message and fills entries of `batch_bytes`; it reads an iterator as room in the buffer
+        allows. Returns their ids, a sequence in the order of `messages`. Raises the first failure, or the iterator's
+        error, once all sent messages are answered. These may be stored then, as after a cancel; in a transaction none
+        counts, because it can only abort.
         """
         parts = self.parts(messages)
 
@@ -204,7 +204,7 @@ class Producer(Generic[V]):
         return await self.send_pulled(pull, txn=txn)
 
     def parts(self, messages: Iterable[Any]) -> Generator[BulkPart, None, None]:
-        """As `send_many` takes them in."""
+        """The messages in parts, as `send_many` takes them in."""
         return parts_of(messages, None if self._serializer is None else self._encoded)
 
     async def send_pulled(self, pull: Pull, *, txn: Transaction | None) -> SentIds:
@@ -217,11 +217,11 @@ class Producer(Generic[V]):
             raise await reason_of(error, txn) from error.__cause__
 
     def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]:
-        """Messages by where they go, and the version of the routes that this is of."""
+        """Messages grouped by segment, and the version of the routes used."""
         return self._channels.groups(keys)
 
     async def add_run(self, run: EntryRun, txn: Transaction | None) -> BulkBatch:
-        """Messages that were sent in bulk, as one batch or, where the layout has changed meanwhile, more."""
+        """Add a run of a bulk send, as one batch, or as several if the layout has changed."""
         self._check_goes_on(txn)
         return await self._in_room(run.size, txn, partial(self._place_run, run, txn))
 
@@ -241,7 +241,7 @@ class Producer(Generic[V]):
         return checked(self._encoded(value), key, properties, event_time_ms)
 
     async def accepted(self, message: OutgoingMessage, size: int, txn: Transaction) -> asyncio.Future[MessageId]:
-        """As `send_nowait`, of what is prepared, but it waits for room in the buffer in its turn."""
+        """As `send_nowait`, for a prepared message, but waits in turn for room in the buffer."""
         self._check_sends(txn)
         stored: asyncio.Future[MessageId] = self._session.loop.create_future()
         await self._in_room(size, txn, partial(self._take, message, size, txn, stored))
@@ -250,7 +250,7 @@ class Producer(Generic[V]):
     def _bulk_batch(
         self, columns: Columns, size: int, txn: Transaction | None, piece: Piece | None = None
     ) -> BulkBatch:
-        """One that counts for the buffer, and is still to be given to a channel."""
+        """A new batch, counted in the buffer but not yet given to a channel."""
         batch = BulkBatch(columns, size, txn, self._session.deadline(), self._session.loop.create_future(), piece)
         self._pending[batch] = None
         self._buffer.take(size)
@@ -278,8 +278,8 @@ class Producer(Generic[V]):
     # ---- flushing ---------------------------------------------------------------------------------------------------
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is stored, also what waits for room in the buffer; raises the first failure
-        among it, or an earlier one that nobody has been told of (of an open transaction, too)."""
+        """Wait until everything sent so far is stored, also sends that wait for room in the buffer. Raises the first
+        failure among them, or an earlier unreported one (also of an open transaction)."""
         self._session.expect_here()
         deadline = self._session.deadline(timeout)
         asks, batches = await self._wait_stored(deadline)
@@ -289,8 +289,8 @@ class Producer(Generic[V]):
         self._tell([failure for failure in failures if failure is not None], of_transactions=True)
 
     async def _wait_stored(self, deadline: Deadline) -> tuple[Sequence[Ask], Sequence[Batch]]:
-        """Wait, as time allows, for what waits for room and for what is not stored now, also where it is divided
-        meanwhile; returns both."""
+        """Wait, as time allows, for sends that wait for room and for unstored batches, also divided ones; returns
+        both."""
         asks = await self._buffer.wait_placed(deadline)
         self._channels.flush_all()
         batches = list(self._pending)
@@ -302,7 +302,7 @@ class Producer(Generic[V]):
             await asyncio.wait(left, timeout=deadline.remaining())
 
     def _tell(self, failures: Sequence[Exception] = (), *, of_transactions: bool = False) -> None:
-        """▲ C4: raise what nobody has been told of."""
+        """▲ C4: raise the first unreported failure."""
         untold = self._untold.tell(of_transactions=of_transactions)
         if untold is not None:
             raise untold
@@ -310,7 +310,7 @@ class Producer(Generic[V]):
             raise again(failure) if isinstance(failure, TxnError) else failure
 
     def told_by(self, stored: asyncio.Future[MessageId], looked: Looked) -> None:
-        """Of a future of `send_nowait`: only `looked` says whether its sender knows how it ended."""
+        """For a future of `send_nowait`: only `looked` tells whether its sender knows the result."""
         self._untold.looked_at_elsewhere(stored, looked)
 
     def _encoded(self, value: V) -> bytes:
@@ -332,13 +332,13 @@ class Producer(Generic[V]):
             check_transaction(txn, "send")
 
     def _check_goes_on(self, txn: Transaction | None) -> None:
-        """The same for the rest of something that was begun."""
+        """As `_check_sends`, for the rest of an operation already begun."""
         self._check_usable(txn)
         if txn is not None:
             txn.check_goes_on("send")
 
     async def _expect_usable(self, txn: Transaction | None) -> None:
-        """▲ C6: whoever calls on although told that it cannot go on does not stop the loop."""
+        """▲ C6: a caller that ignores the failure and calls again must not block the event loop."""
         try:
             self._check_usable(txn)
         except TxnError:
@@ -358,7 +358,7 @@ class Producer(Generic[V]):
     # ---- for its channels -------------------------------------------------------------------------------------------
 
     def take_sequence_ids(self, count: int) -> int:
-        """The first of `count` new sequence ids; given when a batch closes, so they rise in every segment."""
+        """The first of `count` new sequence ids; taken when a batch closes, so they rise in every segment."""
         first = self._next_sequence_id
         self._next_sequence_id += count
         return first
@@ -401,26 +401,26 @@ class Producer(Generic[V]):
         self._channels.fail_all(error)
 
     def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """What was one batch is several, for its segment was."""
+        """A batch was divided into several because its segment was split."""
         del self._pending[batch]
         self._pending |= dict.fromkeys(parts)
 
     def held_back(self, channel: Channel) -> bool:
-        """Whether nothing may be written there yet."""
+        """Whether the channel must not write yet."""
         return self._channels.held_back(channel)
 
     def move_on(self) -> None:
-        """Take what is left out of sealed segments that have answered, to where it belongs now."""
+        """Move the rest from sealed segments that have answered to its current segments."""
         self._channels.move_on()
 
     # ---- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Send what is gathered and wait for it, at most 5 s; what is not stored by then fails. Idempotent. Raises the
-        first failure that nobody has been told of, outside transactions; the producer is closed all the same."""
+        """Send gathered messages and wait, at most 5 s; messages not stored by then fail. Idempotent. Raises the first
+        unreported failure outside transactions; the producer is closed all the same."""
         if self._closed:
             if self._session.is_here:
-                await self._all_closed.wait()  # whoever closed it first waits for what it sends
+                await self._all_closed.wait()  # the first close waits for its sends
             self._tell()
             return
         self._session.expect_here()
@@ -430,11 +430,11 @@ class Producer(Generic[V]):
             await self._wait_stored(deadline)
         finally:
             self._lingering.stop()
-            self._channels.close()  # before what is left fails, which lets go of the connection without a word
+            self._channels.close()  # before `_fail`, which drops the connection without telling the broker
             self._fail(ConnectionLost(f"producer {self.name} was closed before this was stored"))
             self._all_closed.set()
-            self._on_closed(self)  # ▲ not before: a client that closes meanwhile waits for it, too
-        await asyncio.sleep(0)  # whoever waits for a message hears of it first
+            self._on_closed(self)  # ▲ not before: a client closing meanwhile waits for it, too
+        await asyncio.sleep(0)  # waiting callers get their failure first
         self._tell()
 
     async def __aenter__(self) -> Producer[V]:

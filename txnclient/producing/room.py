@@ -1,7 +1,7 @@
-"""The room in a producer's buffer, and who waits for it. Pure.
+"""The room in a producer's buffer, and the queue for it. Pure.
 
-▲ C3: room is given in the order of asking, and to nobody past one who waits: or messages of one key would overtake each
-other, small ones would pass large ones for ever, and which ones were sent first would depend on their sizes.
+▲ C3: room is given strictly in the order of asking: otherwise messages of one key would overtake each other, and small
+ones could pass large ones for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ A = TypeVar("A", bound=Hashable)
 
 
 class BufferRoom(Generic[A]):
-    """So many bytes. What is larger than all of them is let in alone."""
+    """Gives out a bounded number of bytes in order. A message larger than the bound gets in alone."""
 
     def __init__(self, bound: int) -> None:
         self.bound = bound
@@ -22,7 +22,7 @@ class BufferRoom(Generic[A]):
         self._waiting: OrderedDict[A, int] = OrderedDict()
 
     def has(self, size: int) -> bool:
-        """Whether `size` bytes may be taken now: they fit, and nobody has asked before."""
+        """Whether `size` bytes may be taken now: they fit, and the queue is empty."""
         return not self._waiting and self._fits(size)
 
     def _fits(self, size: int) -> bool:
@@ -35,24 +35,24 @@ class BufferRoom(Generic[A]):
         self.taken -= size
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The length of the queue."""
         return len(self._waiting)
 
     @property
     def waiting(self) -> list[A]:
-        """Who waits, in order."""
+        """The queue, in order."""
         return list(self._waiting)
 
     def ask(self, who: A, size: int) -> None:
-        """Wait behind all who wait."""
+        """Join the end of the queue."""
         self._waiting[who] = size
 
     def leave(self, who: A) -> bool:
-        """Whether it was waiting. Who is behind it may have room now."""
+        """Leave the queue; whether it was in it. The next ones may have room now."""
         return self._waiting.pop(who, None) is not None
 
     def next(self) -> A | None:
-        """Who has waited longest, if there is room for it: it waits no longer, and is to take its room."""
+        """Remove and return the first in the queue if there is room for it; it must then take its room."""
         who = next(iter(self._waiting), None)
         if who is None or not self._fits(self._waiting[who]):
             return None

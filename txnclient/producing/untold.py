@@ -1,8 +1,8 @@
-"""Failures that nobody has been told of (C4). ▲ A producer that is flushed or closed behind a loss raises it: the loss
-would look like success.
+"""Failures that no caller has received yet (C4). ▲ A flush or close after a lost send raises them: the loss would look
+like success otherwise.
 
-Told is: a future whose exception somebody has looked at, by `await`, `result()` or `exception()`; and what failed in a
-transaction that is not open any more, for its commit raises that, and an abort makes it never have happened.
+A failure counts as told once its future's exception was retrieved by `await`, `result()` or `exception()`, or once its
+transaction has ended: the commit raises it, or the abort has undone the send.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from txnclient.transactions.transaction import Transaction, TransactionState
 from txnwire.errors import TxnError, again
 
 MOST_KEPT = 10_000
-"""Failed futures that are kept until somebody looks. Of more only the first one's error is: it counts as untold."""
+"""Most failed futures kept until retrieved. Beyond that only the first error is kept, and counts as untold."""
 
 Stored = asyncio.Future[Any]
 
 
 class Looked:
-    """Whether somebody has looked at the end of a send on whose behalf somebody else waits for it. It knows neither of
-    both, so that who drops them drops them."""
+    """Whether the sender has retrieved the result of a send that another party awaits for it. It refers to neither, so
+    it keeps neither alive."""
 
     __slots__ = ("yes",)
 
@@ -32,7 +32,7 @@ class Looked:
 
 
 class Untold:
-    """Of one producer, in the order in which they failed."""
+    """Records one producer's untold failures, in the order in which they happened."""
 
     def __init__(self) -> None:
         self._failed: deque[tuple[Stored, TxnError, Transaction | None]] = deque()
@@ -40,7 +40,7 @@ class Untold:
         self._beyond: TxnError | None = None
 
     def looked_at_elsewhere(self, future: Stored, looked: Looked) -> None:
-        """Somebody waits for `future` on behalf of others, and only `looked` tells whether they know how it ended."""
+        """Another party awaits `future` for the sender; only `looked` tells whether the sender knows the result."""
         self._looked[future] = looked
 
     def failed(self, future: Stored, error: TxnError, txn: Transaction | None) -> None:
@@ -54,7 +54,7 @@ class Untold:
             self._beyond = error
 
     def tell(self, *, of_transactions: bool) -> TxnError | None:
-        """The first one, to be raised: all are told by that. `of_transactions`: also what failed in an open one."""
+        """The first one, to raise, which marks all as told. `of_transactions`: also failures in open transactions."""
         untold = [error for future, error, txn in self._failed if not self._told(future, error, txn)
                   and (of_transactions or txn is None)]  # fmt: skip
         untold += [] if self._beyond is None else [self._beyond]
@@ -67,7 +67,7 @@ class Untold:
         return first
 
     def silence(self) -> None:
-        """Forget all. Whoever looks at a future later is told all the same."""
+        """Forget all; the futures still raise their errors when awaited."""
         for future, _, _ in self._failed:
             _silence(future)
         self._failed.clear()
@@ -81,5 +81,5 @@ class Untold:
 
 
 def _silence(future: Stored) -> None:
-    """The loop's handler need not say that nobody has looked at it."""
+    """Keep asyncio from logging that the exception was never retrieved."""
     future.exception()

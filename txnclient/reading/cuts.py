@@ -1,4 +1,4 @@
-"""Taking snapshots, and sharing one among the readers of a client that open together."""
+"""Takes snapshots, and shares one among readers of a client that open at the same time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from txnwire.snapshot import read_in_steps
 from txnwire.turns import taking_turns
 
 SNAPSHOT_TIMEOUT_S: Final = 15.0
-"""Of one request: a little longer than a controller tries to take a snapshot."""
+"""Timeout of one request: a little longer than a controller tries to take a snapshot."""
 
 
 def check_at_least(at_least: int) -> None:
-    """Raises `InvalidArgument` where it is no revision."""
+    """Raises `InvalidArgument` unless it is a revision."""
     if type(at_least) is not int or not 0 <= at_least <= MAX_REVISION:
         raise InvalidArgument(f"at_least {at_least!r}: expected a revision, such as txn.result.revision")
 
 
 async def take_cut(session: Session, topics: Sequence[str], at_least: int, deadline: Deadline) -> Snapshot:
-    """A snapshot that is begun now, of revision `at_least` or later. Raises as `Client.snapshot`."""
+    """Take a snapshot of revision `at_least` or later. Raises as `Client.snapshot`."""
     request = pb.TakeSnapshot(topics=topics, min_revision=session.told_revision, at_least=at_least)
 
     async def take() -> Snapshot:
@@ -35,41 +35,42 @@ async def take_cut(session: Session, topics: Sequence[str], at_least: int, deadl
             pb.Command(take_snapshot=request), timeout_s=min(SNAPSHOT_TIMEOUT_S, deadline.remaining())
         )
         snapshot = await taking_turns(read_in_steps(reply.take_snapshot_ok.snapshot_json))
-        if snapshot.revision < at_least:  # taken by an older program, which does not know of `at_least`
+        if snapshot.revision < at_least:  # from an older controller, which ignores `at_least`
             raise Timeout(f"the snapshot is of revision {snapshot.revision}, and at_least asks for {at_least}")
         return snapshot
 
     of = f" at revision {at_least} or later" if at_least else ""
     snapshot = await session.repeat(f"taking a snapshot of {', '.join(topics)}{of}", deadline, take)
-    session.told(at_least)  # ▲ only now: one that the store never comes to would have every later reader wait
+    session.told(at_least)  # ▲ only now: a revision that the store never reaches would block all later readers
     return snapshot
 
 
 class _Run:
-    """One task that takes snapshots. `cut`: what is under way."""
+    """One task that takes snapshots. `cut`: the one under way."""
 
     def __init__(self) -> None:
         self.cut: asyncio.Future[Snapshot] | None = None
 
 
 class SharedCuts:
-    """One snapshot at a time over the same topics; whoever asks meanwhile shares the next one, as in a group commit."""
+    """Takes one snapshot at a time over the same topics; callers that ask meanwhile share the next, as in a group
+    commit."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._next: dict[tuple[str, ...], asyncio.Future[Snapshot]] = {}
-        """Not begun yet: open to all who ask."""
+        """Snapshots not begun yet, which new callers may share."""
         self._begun: dict[tuple[str, ...], _Run] = {}
-        """Of each topics, where something goes on."""
+        """The running task for each set of topics."""
 
     async def take(self, topics: Sequence[str], at_least: int, deadline: Deadline) -> Snapshot:
-        """A snapshot that is begun after this was called. Raises as `take_cut`."""
+        """A snapshot begun after this call. Raises as `take_cut`."""
         if at_least > self._session.told_revision:
-            # Perhaps the store does not come to it for long, or never: nobody else is to wait for that.
+            # The store may reach it late or never: other callers must not wait for it.
             return await take_cut(self._session, topics, at_least, deadline)
         over = tuple(topics)
         cut = self._ask(over)
-        await asyncio.wait([cut], timeout=deadline.remaining())  # it goes on where this caller gives up
+        await asyncio.wait([cut], timeout=deadline.remaining())  # it goes on if this caller gives up
         if not cut.done():
             raise deadline.expired(f"taking a snapshot of {', '.join(over)}")
         error = cut.exception()
@@ -78,7 +79,7 @@ class SharedCuts:
         return cut.result()
 
     def _ask(self, over: tuple[str, ...]) -> asyncio.Future[Snapshot]:
-        # ▲ Never what is under way: a message whose commit the caller has seen return would be missing in it.
+        # ▲ Never the one under way: it could miss a message whose commit has already returned to the caller.
         cut = self._next.get(over)
         if cut is None:
             cut = self._next[over] = asyncio.get_running_loop().create_future()
@@ -94,14 +95,14 @@ class SharedCuts:
         return cut
 
     async def _run(self, over: tuple[str, ...], run: _Run) -> None:
-        """One after the other, for as long as somebody asks."""
+        """Take snapshots one after the other, as long as callers ask."""
         while (cut := self._next.pop(over, None)) is not None:
             run.cut = cut
             try:
                 cut.set_result(await take_cut(self._session, over, 0, self._session.deadline()))
             except TxnError as error:
                 cut.set_exception(error)
-        # ▲ Here, and not when the loop comes to tell of the end: who asks in between would wait for nobody.
+        # ▲ Here, not in a done callback: a caller that asks in between would wait for a task that has ended.
         del self._begun[over]
 
     def _ended(self, over: tuple[str, ...], run: _Run) -> None:
@@ -116,5 +117,5 @@ class SharedCuts:
 
 
 def _seen(cut: asyncio.Future[Snapshot]) -> None:
-    """An error that nobody waits for any more is no defect."""
+    """Retrieve the error, which may have no waiting caller left."""
     cut.exception()

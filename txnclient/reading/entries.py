@@ -1,4 +1,4 @@
-"""Reading in bulk: whole entries, or only their heads, of a range of one segment (DESIGN §10; what Spark reads by)."""
+"""Bulk reads of a range of one segment: whole entries, or only their heads (DESIGN §10; Spark uses it)."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from txnwire.protocol import KIB, MIB
 __all__ = ["EntryHead", "PieceHead", "WholeEntry", "read_entries", "scan_entries"]
 
 BATCH_BYTES: Final = 4 * MIB
-"""Of blocks that are handed out at once, about; a larger one by itself."""
+"""About the most block bytes handed out at once; a larger block comes alone."""
 
 LARGEST_WINDOW_BYTES: Final = 256 * MIB
-"""In flight and in the buffer, whatever is asked for."""
+"""Upper limit of bytes in flight and in the buffer."""
 
 SCAN_TIMEOUT_S: Final = 10.0
-"""Of the question for one page."""
+"""Timeout of the request for one page."""
 
 SCAN_ENTRIES: Final = 10_000
-"""Heads of a page, at most."""
+"""Most heads of a page."""
 
 _TRIMMED: Final = {"fail": pb.TRIMMED_DATA_REFUSE, "skip": pb.TRIMMED_DATA_SKIP}
 
 
 class WholeEntry(NamedTuple):
-    """One entry as it is shown: all its messages, of one transaction (None: of none) and writer. `sequence_id`: of the
-    first of them, those that follow count up; a message is one of its producer's `incarnation`, i.e. of one life under
-    that name. A large value sent in pieces is one of these, with one message, at the position of its first piece."""
+    """One entry with all its messages, of one transaction (None: none) and writer. `sequence_id` belongs to the first
+    message, and later ones count up, within one `incarnation` of the producer name. A large value sent in pieces is one
+    entry with one message, at the position of its first piece."""
 
     position: Position
     txn_id: TxnId | None
@@ -73,7 +73,7 @@ def read_entries(
     keep: Callable[[Closable], object],
     forget: Callable[[Closable], None],
 ) -> AsyncGenerator[list[WholeEntry], None]:
-    """See `Client.read_entries`. What is wrong with the arguments is raised at once."""
+    """See `Client.read_entries`. Raises wrong arguments at once."""
     path = SegmentName.from_path(segment).path
     wire_isolation = isolation_to_wire(isolation)
     if span is not None and wire_isolation != pb.ISOLATION_READ_COMMITTED:
@@ -108,34 +108,34 @@ class _Bounds(NamedTuple):
 
     @property
     def from_anywhere(self) -> bool:
-        """▲ Whatever a start tells of is read whole or refused; what lies before any snapshot, as far as it is kept."""
+        """▲ Ranges that a start snapshot covers are read whole or refused; before any snapshot, only what is kept."""
         return (
             self.after == EARLIEST and self.span is not None and not self.span.continues(topic_of_segment(self.segment))
         )
 
 
 class _Arrivals(Receiver):
-    """Of one feed, which hands out entries."""
+    """The receiver of one feed that hands out entries."""
 
     def ready(self, source: FeedSource) -> None:
         self.stir()
 
 
 class _EntryInbox(Inbox):
-    """A buffer that hands out entries, not messages. ▲ Its permits are KiB, so that memory is bounded whatever the
-    sizes of the entries that come."""
+    """Buffers and hands out entries instead of messages. ▲ Its permits are KiB, which bounds memory for entries of any
+    size."""
 
     def __init__(self, window_bytes: int) -> None:
         super().__init__(max(1, window_bytes // KIB), keeps_holds=False)
         self._entries: deque[tuple[ReceivedEntry, int]] = deque()
-        """Each with the permits it holds."""
+        """Each entry with the permits it holds."""
 
     def arrived(self, entry: ReceivedEntry, skip: bytes) -> None:
         permits = _permits(entry)
         piece = piece_of(entry.metadata)
         if piece is not None:
-            # Those of a value in pieces are free at once, or one larger than the window would never be whole. How much
-            # of such values is kept has a bound of its own.
+            # A piece frees its permits at once, or a value larger than the window could never complete. `Pieces` has
+            # its own bound for incomplete values.
             whole = self._pieces.add(entry, piece)
             if whole is None:
                 self._spent += permits
@@ -148,7 +148,7 @@ class _EntryInbox(Inbox):
         self._spent += _permits(entry)
 
     def take_entries(self, block_bytes: int) -> list[ReceivedEntry]:
-        """So many bytes of blocks at most, once they are decompressed; but at least one entry, if there is any."""
+        """Take at most `block_bytes` of decompressed blocks, but at least one entry if there is any."""
         taken: list[ReceivedEntry] = []
         room = block_bytes
         while self._entries:
@@ -172,7 +172,7 @@ def _permits(entry: ReceivedEntry) -> int:
 
 
 class _EntryFeed(ReaderFeed):
-    """`reached`: the last position that has come, or up to which there is nothing to come."""
+    """Feeds entries. `reached`: the last position that has come, or up to which nothing will come."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class _EntryFeed(ReaderFeed):
 
 
 class _Reading:
-    """One call: a feed and what has come of it."""
+    """Runs one `read_entries` call over its feed."""
 
     def __init__(
         self, session: Session, bounds: _Bounds, isolation: pb.Isolation, prefetch_bytes: int, timeout_s: float
@@ -243,7 +243,7 @@ class _Reading:
         self._unlisten: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
-        """Once the segment's layout is known here."""
+        """Wait for the segment's layout, then start the feed."""
         span, segment = self._bounds.span, self._bounds.segment
         epoch = 0 if span is None else span.epoch(topic_of_segment(segment))
         await _known(self._session, segment, epoch, self._session.deadline(self._timeout_s))
@@ -251,22 +251,22 @@ class _Reading:
         self._unlisten = self._session.directory.listen(self._arrivals.stir)
 
     async def next_batch(self) -> list[WholeEntry]:
-        """Empty behind the end."""
+        """The next entries; empty at the end."""
         feed = self._feed
         assert feed is not None
         reached, deadline = feed.reached, self._session.deadline(self._timeout_s)
         while not (entries := feed.take_entries()):
-            # ▲ A broken entry is raised, whatever the broker says of the end: or its range would look whole.
+            # ▲ A broken entry is raised even if the broker reports the end: its range would look whole otherwise.
             if not self._arrivals.failed and self._is_through(feed):
                 return []
             if not await self._arrivals.wait(deadline.remaining()) and feed.reached == reached:
                 raise deadline.expired(f"reading segment://{self._bounds.segment} behind {feed.reached}")
-            if feed.reached != reached:  # nothing of what came was to be shown, and it goes on
+            if feed.reached != reached:  # only hidden entries came: keep waiting
                 reached, deadline = feed.reached, self._session.deadline(self._timeout_s)
         return [self._shown(entry) for entry in entries]
 
     def _is_through(self, feed: _EntryFeed) -> bool:
-        """Raises `DataTrimmed` where that is because the rest is gone."""
+        """Whether the range is read to its end. Raises `DataTrimmed` if the rest is gone."""
         if feed.told_end and self._is_final(feed):
             return True
         if not feed.gone:
@@ -276,8 +276,8 @@ class _Reading:
         raise _gone(self._bounds.segment)
 
     def _is_final(self, feed: _EntryFeed) -> bool:
-        """▲ A segment can be sealed for a change that is given up, and then goes on: only its topic's layout says that
-        it has ended before the end that was asked for."""
+        """▲ A split or merge that is given up undoes its seal, and the segment goes on: only the topic's layout proves
+        that it has ended before the requested end."""
         if not feed.sealed:
             return True
         segment = self._session.directory.segment(feed.segment)
@@ -319,7 +319,7 @@ def scan_entries(
     page_entries: int,
     timeout: float | None,
 ) -> AsyncGenerator[list[EntryHead], None]:
-    """See `Client.scan_entries`. What is wrong with the arguments is raised at once."""
+    """See `Client.scan_entries`. Raises wrong arguments at once."""
     path = SegmentName.from_path(segment).path
     if not 1 <= page_entries <= SCAN_ENTRIES:
         raise InvalidArgument(f"page_entries {page_entries}: expected 1 to {SCAN_ENTRIES}")
@@ -350,7 +350,7 @@ def scan_entries(
 
 
 async def _scan_page(session: Session, request: pb.ScanEntries, deadline: Deadline) -> pb.ScanEntriesOk | None:
-    """None where the segment has gone from its topic. Raises `Timeout`, `DataTrimmed`, `TopicNotFound`."""
+    """Scan one page; None if the segment has left its topic. Raises `Timeout`, `DataTrimmed`, `TopicNotFound`."""
 
     async def ask() -> pb.ScanEntriesOk | None:
         directory = session.directory
@@ -363,7 +363,7 @@ async def _scan_page(session: Session, request: pb.ScanEntries, deadline: Deadli
             if directory.known_layout(topic_of_segment(request.segment)) is None:
                 raise
             if directory.segment(request.segment) is not None:
-                raise NotOwner(f"{error}; its topic's layout here is another") from error  # to be looked up again
+                raise NotOwner(f"{error}; its topic's layout here is another") from error  # look it up again
             return None
         return reply.scan_entries_ok
 
@@ -371,8 +371,7 @@ async def _scan_page(session: Session, request: pb.ScanEntries, deadline: Deadli
 
 
 async def _known(session: Session, segment: str, epoch: int, deadline: Deadline) -> None:
-    """Until the layout known here is not older than the segment, nor than `epoch`. Raises `TopicNotFound`,
-    `Timeout`."""
+    """Wait until the known layout is at least as new as the segment and `epoch`. Raises `TopicNotFound`, `Timeout`."""
     segment_id = SegmentName.from_path(segment).segment_id
     while True:
         layout = await session.directory.layout(topic_of_segment(segment), deadline)

@@ -1,4 +1,4 @@
-"""Heads of entries: what is told of each without its messages, and which of them stand for a message. Pure."""
+"""Heads of entries: decodes them, and finds those that stand for a message. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class PieceHead(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        """Whether it ends its value. ▲ That alone does not make the value one that is shown: see `WholeHeads`."""
+        """Whether it ends its value. ▲ The value may still be hidden: see `WholeHeads`."""
         return self.number + 1 == self.pieces
 
 
 class EntryHead(NamedTuple):
-    """One stored entry without its messages. `size_bytes`: as it is stored, compressed. `aborted`: known to be, for
-    good, or of a writer that does not count. `piece`: where it is one of a large value sent in pieces.
+    """One stored entry without its messages. `size_bytes`: its stored, compressed size. `aborted`: known to be aborted,
+    or of a writer that does not count. `piece`: set if it is a piece of a large value.
 
-    The last three as in `WholeEntry`. Without a `producer` they are not told: the segment's owner is older."""
+    The last three are as in `WholeEntry`. Without a `producer` they are unknown: the segment's owner is older."""
 
     position: Position
     txn_id: TxnId | None
@@ -44,17 +44,17 @@ class EntryHead(NamedTuple):
 
 
 class WholeHeads:
-    """What `read_entries` would show as one entry each, from heads alone, of a range of one segment in its order.
+    """Reduces heads of a range of one segment, in order, to one head per entry that `read_entries` would show.
 
-    A large value sent in pieces is one head, of one message, with all that its first piece tells and the size of all
-    of them; it stands where its last piece came. ▲ By the rule of `pieces.Pieces`: pieces whose beginning was not
-    taken in, and those of a value that their producer has given up, stand for no message."""
+    A large value sent in pieces becomes one head of one message, with its first piece's fields and the size of all
+    pieces, in the place of its last piece. ▲ As in `pieces.Pieces`, pieces without their beginning, and pieces of a
+    value that its producer gave up, stand for no message."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[str, int], _Begun] = {}
 
     def of(self, heads: Iterable[EntryHead]) -> list[EntryHead]:
-        """Of the next heads, of which those not to be shown (aborted, not in the span) are left out already."""
+        """Reduce the next heads; the caller has left out hidden ones (aborted, not in the span)."""
         return [whole for head in heads if (whole := self._whole(head)) is not None]
 
     def _whole(self, head: EntryHead) -> EntryHead | None:
@@ -75,7 +75,7 @@ class WholeHeads:
 
 
 class _Begun(NamedTuple):
-    """A value of which `pieces` have come, in order."""
+    """An incomplete value, of which `pieces` have come, in order."""
 
     first: EntryHead
     chunk_id: int
@@ -84,7 +84,7 @@ class _Begun(NamedTuple):
 
 
 def heads_of(page: pb.ScanEntriesOk) -> list[EntryHead]:
-    """Of columns, or one by one as an older owner sends them."""
+    """Decode a page's heads from columns, or one by one from an older owner."""
     if not page.HasField("columns"):
         return [_head(head) for head in page.heads]
     columns = page.columns
@@ -97,7 +97,7 @@ def heads_of(page: pb.ScanEntriesOk) -> list[EntryHead]:
     pieces: list[PieceHead | None] = [None] * entries
     for index, piece in zip(columns.pieces_at, columns.pieces, strict=True):
         pieces[index] = _piece(piece)
-    # ▲ Strict: a column that is shorter must not make a page of fewer heads, or a range would look whole.
+    # ▲ Strict: a shorter column must not shorten the page, or a range would look whole.
     rows = zip(
         map(Position, columns.ledger_ids, columns.entry_ids),
         map(txn_ids.__getitem__, columns.txns or zeros),

@@ -1,5 +1,4 @@
-"""A reader: messages of whole topics without a subscription; the caller keeps the position (DESIGN §8,
-"checkpoint")."""
+"""Reads messages of whole topics without a subscription; the caller keeps the position (DESIGN §8, "checkpoint")."""
 
 from __future__ import annotations
 
@@ -37,11 +36,12 @@ __all__ = ["EndOfStream", "Reader", "behind"]
 
 
 class EndOfStream(EOFError):
-    """`receive` on a reader that has delivered everything up to its end."""
+    """Raised by `receive` when the reader has delivered everything up to its end."""
 
 
 class Reader(Generic[V]):
-    """Made by `client.reader(topics)`. A parent segment is read to its end before its children."""
+    """Reads topics without acks; made by `client.reader(topics)`. It reads a parent segment to its end before the
+    children."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class Reader(Generic[V]):
         self._session = session.with_tasks(self._tasks)
         self._receiver = Receiver(session, "reader", serializer)
         self._ends: dict[str, Position] = {}
-        """Where each segment that is to be read ends, of a reader that has an end."""
+        """The end of each segment to read, for a reader with an end."""
         self._since: dict[str, Position | None] = {}
-        """Where each segment that was there at its opening begins behind, of a reader that starts by a time."""
+        """The position after which each segment known at the opening begins, for a reader that starts by time."""
         self._feeds: dict[str, ReaderFeed] = {}
-        """Segments being read; those at their end leave it once all of them is handed out."""
+        """Segments being read; each leaves it once it is handed out to its end."""
         self._ending: dict[str, None] = {}
-        """Of them, those that may be at their end."""
+        """Those of `_feeds` that may be at their end."""
         self._ended: dict[str, None] = {}
-        """Paths of segments that are done with. ▲ Handed out, not only received: only then may their children begin."""
+        """Paths of finished segments. ▲ Handed out, not only received: only then may their children begin."""
         self._on_closed = on_closed
         self._closed = False
 
@@ -103,16 +103,15 @@ class Reader(Generic[V]):
         return f"Reader({', '.join(self.topics)}{', closed' * self._closed})"
 
     async def open(self, deadline: Deadline) -> None:
-        """Look up the topics and, for "latest", how far they reach now; for a time, where it begins. Raises
-        `TopicNotFound`, `Timeout`; `InvalidArgument` for a span of which something is gone, or a message whose segment
-        is."""
+        """Look up the topics and, for "latest", their current ends; for a start by time, the start positions. Raises
+        `TopicNotFound`, `Timeout`; `InvalidArgument` if part of the span or the start message's segment is gone."""
         for topic in self.topics:
             _check_there(self._start, await self._session.directory.layout(topic, deadline))
         if self._span is not None:
             await self._wait_known(self._span, deadline)
         if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:
-            # ▲ One cut over all segments: of owners each asked for itself one may know of a commit that another does
-            # not, and a part of a transaction would be read.
+            # ▲ One cut over all segments: of owners asked separately, one may know a commit that another does not, and
+            # the reader would read part of a transaction.
             self._cut = await self._cuts.take(self.topics, self._at_least, deadline)
             self._span = Span(self._start if isinstance(self._start, Snapshot) else None, self._cut)
             await self._wait_known(self._span, deadline)
@@ -135,8 +134,8 @@ class Reader(Generic[V]):
         self._tasks.start(self._follow_layouts(), name="reader layouts", on_failed=self._receiver.fail)
 
     async def _wait_known(self, span: Span, deadline: Deadline) -> None:
-        """Until the layouts known here are not older than the snapshots. Raises `InvalidArgument` if something that is
-        to be read went with its segment."""
+        """Wait until the known layouts are at least as new as the snapshots. Raises `InvalidArgument` if a segment that
+        holds part of the span is gone."""
         for topic in self.topics:
             while (known := await self._session.directory.layout(topic, deadline)).epoch < span.epoch(topic):
                 if deadline.passed:
@@ -148,25 +147,25 @@ class Reader(Generic[V]):
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """What is read up to; None without an end, and with isolation "read_uncommitted"."""
+        """The snapshot that the reader ends at; None without an end, and with isolation "read_uncommitted"."""
         return self._cut
 
     # ---- the segments -----------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin every segment whose parents have been handed out to their end; none behind one that has failed."""
+        """Begin every segment whose parents have been handed out to their end; none after a failure."""
         if self._receiver.failed:
             return
         for layout in self._layouts():
-            # In id order, so parents first: one that has nothing to read lets its children begin at once.
+            # In id order, so parents first: a parent with nothing to read lets its children begin at once.
             for segment in sorted(layout.segments.values(), key=lambda one: one.segment_id):
                 if self._may_begin(layout, segment):
                     self._begin(layout, segment)
         for path in self._ends:
             if path not in self._feeds and path not in self._ended and self._is_gone(path):
-                self._ended[path] = None  # before it was begun: it is read as far as it is kept
+                self._ended[path] = None  # before it was begun: nothing of it is kept
                 if self._continues(path) and self._after(path) < self._ends[path]:
-                    self._receiver.fail(_lost(path))  # ▲ its part of transactions whose rest is shown
+                    self._receiver.fail(_lost(path))  # ▲ it held part of transactions whose rest is shown
         self._receiver.stir()
 
     def _layouts(self) -> list[TopicLayout]:
@@ -180,9 +179,9 @@ class Reader(Generic[V]):
         if segment.path in self._feeds or segment.path in self._ended:
             return False
         if self._bounded and segment.path not in self._ends:
-            return False  # it came into being behind the end
+            return False  # it was created after the end
         parents = [layout.segments[parent].path for parent in segment.parents if parent in layout.segments]
-        if self._bounded:  # one that has no end is about to leave the graph: nothing is left in it
+        if self._bounded:  # a parent without an end is empty and about to leave the graph
             parents = [path for path in parents if path in self._ends]
         return all(path in self._ended for path in parents)
 
@@ -205,31 +204,31 @@ class Reader(Generic[V]):
         )
 
     def _after(self, path: str) -> Position:
-        """Nothing at or below it is to be read, as far as that is known here."""
+        """The position after which reading begins, as far as it is known here."""
         if self._start == "latest":
             return self._ends.get(path, EARLIEST)
         return EARLIEST if self._span is None else self._span.after(path)
 
     def _start_of(self, layout: TopicLayout, segment: SegmentInfo) -> pb.Start | None:
-        """Where to begin in a segment; None where all of it lies before the reader's start."""
+        """Where to begin in a segment; None if all of it lies before the reader's start."""
         if isinstance(self._start, MessageId):
-            # All that a parent holds was stored before its children were there.
+            # All messages of a parent are older than its children.
             positioned = layout.segment_by_path(self._start.segment)
             if positioned is not None and _is_ancestor(layout, segment, positioned):
                 return None
         after = self._after(segment.path)
         if after > EARLIEST or self._continues(segment.path):
-            # Fixed when the reader was opened, so that a lost connection skips nothing; ▲ and named, also where it is
-            # the very beginning, so that the broker refuses what it has trimmed behind it.
+            # Fixed when the reader was opened, so a lost connection skips nothing. ▲ Explicit even at the beginning,
+            # so the broker refuses the read if it has trimmed messages after it.
             return behind(segment.path, after)
         if self._start_on_wire.timestamp_ms:
             return self._start_by_time(segment.path)
-        # ▲ What came into being since "latest" was looked up, or was empty then, is read from its beginning.
+        # ▲ A segment created since "latest" was looked up, or empty then, is read from its beginning.
         return pb.Start(earliest=True) if self._start == "latest" else self._start_on_wire
 
     def _start_by_time(self, path: str) -> pb.Start:
-        """▲ Fixed when the reader was opened, so that a lost connection skips nothing; what came into being since is
-        read from its beginning."""
+        """▲ Fixed when the reader was opened, so a lost connection skips nothing; a segment created since is read from
+        its beginning."""
         if path not in self._since:
             return pb.Start(earliest=True)
         before = self._since[path]
@@ -242,7 +241,7 @@ class Reader(Generic[V]):
         self._settle()
 
     def _settle(self) -> None:
-        """Leave the segments that are handed out to their end, and begin their children."""
+        """Leave segments that are handed out to their end, and begin their children."""
         ended = False
         for path in list(self._ending):
             feed = self._feeds.get(path)
@@ -255,8 +254,8 @@ class Reader(Generic[V]):
             self._advance()
 
     def _is_final(self, feed: ReaderFeed) -> bool:
-        """▲ A segment can be sealed for a change that is given up, and then goes on: only its topic's layout says that
-        it has ended."""
+        """▲ A split or merge that is given up undoes its seal, and the segment goes on: only the topic's layout proves
+        that it has ended."""
         segment = self._session.directory.segment(feed.segment)
         return self._bounded or feed.gone or (segment is not None and segment.state != ACTIVE)
 
@@ -265,7 +264,7 @@ class Reader(Generic[V]):
         self._ended[path] = None
         feed.close()
         if not feed.told_end and self._cut is not None and (feed.received or self._continues(path)):
-            # ▲ What follows a gap would show a part of a transaction.
+            # ▲ Reading on after a gap would show part of a transaction.
             self._receiver.fail(_lost(path))
 
     def _continues(self, path: str) -> bool:
@@ -282,7 +281,7 @@ class Reader(Generic[V]):
             self._advance()
 
     def _share_window(self) -> None:
-        """`prefetch` is shared by as many segments as are active."""
+        """Divide `prefetch` among the active segments."""
         active = max(1, sum(len(layout.active) for layout in self._layouts()))
         window, window_bytes = self._prefetch // active, self._prefetch_bytes // active
         if (window, window_bytes) != (self._window, self._window_bytes):
@@ -292,7 +291,7 @@ class Reader(Generic[V]):
 
     @property
     def ended(self) -> bool:
-        """Whether everything up to the end has been delivered and handed out: ▲ not where some of it cannot be."""
+        """Whether everything up to the end has been delivered and handed out: ▲ False after a failure."""
         return (
             self._bounded
             and not self._receiver.failed
@@ -306,7 +305,7 @@ class Reader(Generic[V]):
     # ---- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self, timeout: float | None = None) -> Message[V]:
-        """The next message. Raises `Timeout` (None: after the client's timeout), `EndOfStream` behind the end."""
+        """The next message. Raises `Timeout` (None: after the client's timeout), `EndOfStream` at the end."""
         messages = await self.receive_many(1, timeout)
         if messages:
             return messages[0]
@@ -321,7 +320,7 @@ class Reader(Generic[V]):
         while True:
             messages = self._take(max_messages)
             if not messages and self.ended:
-                await asyncio.sleep(0)  # whoever asks on does not stop the loop
+                await asyncio.sleep(0)  # a caller that keeps asking must not block the event loop
                 return messages
             if messages or not await self._receiver.wait(deadline.remaining()):
                 return messages
@@ -336,7 +335,7 @@ class Reader(Generic[V]):
         return self
 
     async def __anext__(self) -> Message[V]:
-        """Waits for as long as it takes; ends behind the end, or when the reader is closed."""
+        """Waits without limit; ends at the reader's end, or when it is closed."""
         while True:
             messages = self._take(1)
             if messages:
@@ -391,8 +390,8 @@ def _lost(path: str) -> DataTrimmed:
 
 
 def _check_there(start: object, layout: TopicLayout) -> None:
-    """Raises `InvalidArgument` for a message of a segment that has left the topic. What lies above all that is known
-    here may be newer: its broker tells."""
+    """Raises `InvalidArgument` for a message of a segment that has left the topic. A segment id above all known ones
+    may be newer: its broker decides."""
     if not isinstance(start, MessageId) or topic_of_segment(start.segment) != layout.topic:
         return
     segment_id = SegmentName.from_path(start.segment).segment_id

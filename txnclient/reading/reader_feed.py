@@ -1,4 +1,4 @@
-"""One segment of a reader: what it subscribes to, what of it is shown, and when it is through."""
+"""Reads one segment for a reader: subscribes, filters by the span, detects the end."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
 LAST_INDEX = 0xFFFF_FFFF
-"""Of an entry, however many messages it has."""
+"""An index at or above every message's index in an entry."""
 
 
 def behind(segment: str, position: Position) -> pb.Start:
-    """The start right behind a whole entry."""
+    """The start right after a whole entry."""
     ledger_id, entry_id = position
     return pb.Start(segment=segment, ledger_id=ledger_id, entry_id=entry_id, index=LAST_INDEX, after=True)
 
 
 class ReaderFeed(Feed):
-    """After a loss it goes on behind the last entry it got, which stays in the buffer, or behind what the broker says
-    that shows nothing. `on_end` is called whenever it may have come to its end: `told_end`, or `gone`."""
+    """Feeds one segment to a reader. After a loss it goes on after the last entry received, which stays in the buffer,
+    or after entries that the broker reported as hidden. `on_end` is called whenever it may be at its end: `told_end`,
+    or `gone`."""
 
     def __init__(
         self,
@@ -44,8 +45,8 @@ class ReaderFeed(Feed):
         on_end: Callable[[], None],
     ) -> None:
         self.told_end = False
-        """Nothing follows what has come, the broker says. ▲ Of a segment that was sealed for a split or merge that is
-        given up it takes that back, without a word, by delivering more."""
+        """The broker has reported the end. ▲ If the seal is undone because its split or merge was given up, the broker
+        simply delivers more."""
         self.received = False
         """Whether anything has come since the reader was opened."""
         self._start = start
@@ -54,14 +55,14 @@ class ReaderFeed(Feed):
         self._span = span
         self._on_end = on_end
         super().__init__(session, receiver, segment, inbox)
-        # ▲ No older than what this client has been shown: by an owner that lags it would not see the rest of that.
+        # ▲ No older than what this client has seen: a lagging owner would hide the rest of a transaction.
         self._min_revision = session.told_revision if span is None or span.end is None else 0
         if span is not None:
             self._min_revision = max(self._min_revision, span.revision)
 
     @property
     def gone(self) -> bool:
-        """Whether the topic stands and has this segment no more: retention took all of it."""
+        """Whether the topic exists without this segment: retention has deleted all of it."""
         topic = topic_of_segment(self.segment)
         layout = self._session.directory.known_layout(topic)
         return layout is not None and layout.segment_by_path(self.segment) is None
@@ -84,8 +85,8 @@ class ReaderFeed(Feed):
         self.told_end = False
 
     def _on_nothing(self, through: Position) -> None:
-        # ▲ What lies before any snapshot is read as far as it is kept, until something of it has come: from a place
-        # that is named it would be refused where retention takes something behind that meanwhile.
+        # ▲ Messages before any snapshot are read as far as they are kept, until the first has come: with an explicit
+        # position, the broker would refuse the read after retention has trimmed past it.
         if not self._start.earliest or self._span is None:
             self._start = behind(self.segment, through)
 
@@ -94,11 +95,10 @@ class ReaderFeed(Feed):
         self._on_end()
 
     def on_rewind(self) -> None:
-        """Readers have no acks, so there is nothing to go back to."""
+        """Nothing to do: readers have no acks."""
 
     def _retries(self, error: TxnError) -> bool:
-        # Of a segment that has gone from its topic, or is about to: whether it has is for the layout to tell. One that
-        # was deleted has no layout.
+        # The segment has left its topic or is about to: the layout decides. A deleted topic has no layout.
         if not isinstance(error, TopicNotFound):
             return False
         if self.gone:

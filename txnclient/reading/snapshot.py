@@ -1,7 +1,7 @@
-"""Which entries a reader between two snapshots shows: what was committed at one and not yet at the other.
+"""Decides which entries a reader between two snapshots shows: committed at the new one, not yet at the old one.
 
-    from old to new  =  entries behind the old ends, up to the new ones, that count in the new snapshot
-                     +  entries in (old resolved, old end] of transactions pending in the old snapshot that do
+    from old to new  =  entries after the old ends, up to the new ones, that count in the new snapshot
+                     +  entries in (old resolved, old end] of transactions pending in the old snapshot that count too
 
 Without an old one it is everything up to the new ends. The offsets of a Spark stream are such pairs (DESIGN §10). Pure.
 """
@@ -19,10 +19,10 @@ __all__ = ["SegmentBounds", "Snapshot", "Span", "TopicBounds"]
 
 
 class Span:
-    """What lies between `start` and `end`; either may be absent: everything before, everything after."""
+    """The range between snapshots `start` and `end`. Without a start it has no lower bound, without an end no upper."""
 
     def __init__(self, start: Snapshot | None, end: Snapshot | None) -> None:
-        """Raises `InvalidArgument` where `start` does not precede `end`."""
+        """Raises `InvalidArgument` if `start` does not precede `end`."""
         self.start = start
         self.end = end
         if start is not None and end is not None and (obstacle := start.obstacle(end)) is not None:
@@ -30,18 +30,18 @@ class Span:
 
     @property
     def revision(self) -> int:
-        """Decisions up to here must be followed before anything is read."""
+        """The revision up to which a broker must follow decisions before reading."""
         return max(one.revision for one in (self.start, self.end) if one is not None)
 
     @property
     def store(self) -> str:
-        """Whose snapshots they are; empty where neither tells."""
+        """The store that the snapshots belong to; empty if neither names it."""
         return next((one.store for one in (self.end, self.start) if one is not None and one.store), "")
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, Position]:
-        """Paths of the segments to be read, in the order of `topics`, each with its last position; none without an end.
+        """Paths of the segments to read, in the order of `topics`, each with its last position; empty without an end.
 
-        Raises `InvalidArgument` for a topic that is not in it."""
+        Raises `InvalidArgument` for a topic that is not in the end."""
         if self.end is None:
             return {}
         found: dict[str, Position] = {}
@@ -54,17 +54,16 @@ class Span:
         return found
 
     def epoch(self, topic: str) -> int:
-        """Of the newest layout that either of them has seen."""
+        """The epoch of the newest layout that either snapshot has seen."""
         return max(
             (one.topics[topic].epoch for one in (self.start, self.end) if one and topic in one.topics), default=0
         )
 
     def lost(self, topic: str, kept: Callable[[str], bool], lost_id: int) -> str | None:
-        """A segment that is wholly gone from the topic, though something of it belongs to the span; None if there is
-        none. Only segments that retention has emptied go, the last of them `lost_id`, and those never used. ▲ What lies
-        between two snapshots is read whole or refused; what lies before one is read as far as it is kept, unless
-        nothing is. Of a segment that the end tells of, the end says how far it went; of one that had gone by then,
-        whether it had held anything (`precedes`)."""
+        """A segment that has left the topic although part of it belongs to the span, or None. Only segments that were
+        never used or that retention has emptied leave; `lost_id` is the highest emptied one. ▲ A range between two
+        snapshots is read whole or refused; before any snapshot, what is kept is read, unless nothing is. The end gives
+        the extent of a segment it lists; for one gone by then, whether it had held anything (`precedes`)."""
         if self.start is not None and topic in self.start.topics and (self.end is None or topic not in self.end.topics):
             before = self.start.topics[topic].segments
             for path, old in before.items():
@@ -81,21 +80,20 @@ class Span:
         return None
 
     def continues(self, topic: str) -> bool:
-        """Whether `start` tells all that was read of the topic so far. ▲ Then whatever `start` does not hold of it came
-        later and is read whole or refused, also of segments that `start` found empty, or that came into being since."""
+        """Whether `start` covers everything read of the topic so far. ▲ Then everything outside `start` came later and
+        is read whole or refused, also in segments that `start` found empty or that were created since."""
         return self.start is not None and topic in self.start.topics
 
     def after(self, segment: str) -> Position:
-        """The position behind which reading begins: `EARLIEST` where there is no start, or it lacks the segment, which
-        came into being later."""
+        """The position after which reading begins: `EARLIEST` without a start, or for a segment created after it."""
         bounds = None if self.start is None else self.start.bounds(segment)
         if self.start is None or bounds is None:
             return EARLIEST
         return bounds.resolved if self.start.pending else bounds.end
 
     def shows(self, segment: str, position: Position, txn_id: TxnId | None, writer: int) -> bool:
-        """Whether an entry that was read belongs to the span. Aborted ones that no snapshot names are left out by the
-        broker that was read from."""
+        """Whether an entry belongs to the span. The broker has already left out aborted entries that no snapshot
+        names."""
         if self.start is not None and not self._behind(self.start, segment, position, txn_id):
             return False
         return self.end is None or txn_id is None or self.end.counts(txn_id, writer)
@@ -105,6 +103,6 @@ class Span:
         bounds = start.bounds(segment)
         if bounds is None or position > bounds.end:
             return True
-        # ▲ What was pending in the old snapshot and has committed since lies before its ends: else it would be in
-        # neither of the two reads. It has nothing at or below `resolved`.
+        # ▲ Entries pending in the old snapshot and committed since lie before its ends: without this rule neither of
+        # the two reads would show them. They have nothing at or below `resolved`.
         return position > bounds.resolved and txn_id is not None and start.is_pending(txn_id)

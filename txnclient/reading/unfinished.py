@@ -1,7 +1,7 @@
-"""Generators that do not seem to be through once they have failed.
+"""Generators that keep raising after a failure.
 
-One that has raised, or whose `anext` was cancelled, is over, and says to whoever asks it again that nothing follows.
-▲ Of a read that is wrong: who gives a page up, and goes on, would take the part that it has got for the whole.
+A plain generator that has raised, or whose `anext` was cancelled, is finished: the next call says that nothing follows.
+▲ That is wrong for a read: a caller that retries after a failure would take the part it has for the whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def _to_repeat(error: BaseException) -> BaseException:
-    """What is raised from now on, behind `error`."""
+    """The error to raise after `error`, from now on."""
     if isinstance(error, TxnError):
         return for_good(error)
     if isinstance(error, Exception):
@@ -25,7 +25,7 @@ def _to_repeat(error: BaseException) -> BaseException:
 
 
 class Unfinished(AsyncGenerator[T, None]):
-    """Whoever goes on with it behind a failure is told of that again."""
+    """Wraps a generator; after a failure every further call raises it again."""
 
     def __init__(self, items: AsyncGenerator[T, None]) -> None:
         self._items = items
@@ -33,7 +33,7 @@ class Unfinished(AsyncGenerator[T, None]):
 
     async def asend(self, value: None) -> T:
         if self._failure is not None:
-            await asyncio.sleep(0)  # ▲ C6: whoever calls on although told does not stop the loop
+            await asyncio.sleep(0)  # ▲ C6: a caller that keeps calling must not block the event loop
             raise _to_repeat(self._failure)
         try:
             return await self._items.asend(value)

@@ -1,11 +1,11 @@
-"""Waiting for what a snapshot does not hold: the next one is worth taking once something has come.
+"""Waits for messages that a snapshot does not hold, to tell when to take the next one.
 
     watch = await client.watch(snapshot)
     while await watch.wait(timeout): …      take another snapshot, read, `await watch.move(snapshot)`
 
-A reader of each segment that is open, of uncommitted entries, stands where the snapshot ends, with room for one entry:
-the first that comes wakes, and ends it. Where a transaction is pending, a reader of committed ones stands where all is
-decided, and wakes when the transaction is. So nothing is asked again and again, by nobody.
+Each open segment has a reader of uncommitted entries at the snapshot's end, with room for one entry: the first entry
+wakes the watch and ends that reader. If a transaction is pending, a reader of committed entries stands at the resolved
+position and wakes when the transaction is decided. So neither client nor broker polls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOVE_TIMEOUT_S: Final = 5.0
 
 
 class _Place(NamedTuple):
-    """What a feed waits behind."""
+    """Where a feed waits."""
 
     segment: str
     after: Position
@@ -40,7 +40,7 @@ class _Place(NamedTuple):
 
 
 class Watch:
-    """Made by `client.watch(snapshot)`."""
+    """Waits for news after a snapshot; made by `client.watch(snapshot)`."""
 
     def __init__(self, session: Session, isolation: str, on_closed: Callable[[Watch], None]) -> None:
         isolation_to_wire(isolation)
@@ -61,27 +61,27 @@ class Watch:
 
     @property
     def sees_all(self) -> bool:
-        """Whether whatever the next snapshot adds wakes. ▲ Not while several transactions are pending: one may be
-        decided behind another that is open still, and nothing tells of that: then take a snapshot now and then."""
+        """Whether everything that the next snapshot adds wakes it. ▲ Not while several transactions are pending: one
+        decided behind another open one wakes nothing. Then take a snapshot now and then."""
         pending = () if self._cut is None or self._isolation == "read_uncommitted" else self._cut.pending
         return len(pending) <= 1
 
     async def move(self, cut: Snapshot, *, timeout: float | None = None) -> None:
-        """Wait for what this one does not hold, from now on. Readers that stand there already stay. `timeout`: in
-        seconds, for layouts to become known here that the snapshot knows already, 5 unless given.
+        """From now on wait for messages after this snapshot. Readers already in the right place stay. `timeout`: how
+        many seconds to wait for the layouts that the snapshot has seen, 5 by default.
 
-        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`: also where a topic of the snapshot has been deleted and
-        made again since."""
+        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`: also if a topic of the snapshot has been deleted and
+        created again."""
         self._session.expect_here()
         if not isinstance(cut, Snapshot):
             raise InvalidArgument(f"a watch begins at a snapshot, not at {cut!r}: take one with client.snapshot()")
-        # ▲ Awake, should it not come to stand there.
+        # ▲ Stays awake if the move fails.
         self._cut, self._woken = None, True
         await self._wait_known(cut, self._session.deadline(MOVE_TIMEOUT_S if timeout is None else timeout))
         self._cut, self._woken = cut, False
         places = dict.fromkeys(self._places(cut))
-        # ▲ One that has fired where it is to stand again is had anew: it may have failed, and what it was told of and
-        # the cut lacks comes again.
+        # ▲ Replace a fired feed even in the same place: it may have failed, and entries that the cut lacks come again
+        # to the new one.
         for place in [place for place, feed in self._feeds.items() if feed.fired or place not in places]:
             self._feeds.pop(place).close()
         for place in places:
@@ -90,7 +90,7 @@ class Watch:
         self._look()
 
     async def _wait_known(self, cut: Snapshot, deadline: Deadline) -> None:
-        """Until the layouts known here are not older than the cut."""
+        """Wait until the known layouts are at least as new as the cut."""
         for topic, bounds in cut.topics.items():
             while (await self._session.directory.layout(topic, deadline)).epoch < bounds.epoch:
                 if deadline.passed:
@@ -100,7 +100,7 @@ class Watch:
     def _places(self, cut: Snapshot) -> list[_Place]:
         places = [_Place(path, one.end, "read_uncommitted") for path, one in cut.segments.items() if not one.sealed]
         if cut.pending and self._isolation == "read_committed":
-            # ▲ `resolved` is no place to wait at where all is decided: it may lag, and would wake without end.
+            # ▲ Not if all is decided: `resolved` may lag, and a feed there would wake without end.
             places += [
                 _Place(path, one.resolved, "read_committed")
                 for path, one in cut.segments.items()
@@ -113,20 +113,20 @@ class Watch:
         self._arrivals.stir()
 
     def _look(self) -> None:
-        """Whether a topic is another one than the cut has seen."""
+        """Wake if a topic's layout differs from the one the cut has seen."""
         if self._cut is None or self._closed:
             return
         for topic, bounds in self._cut.topics.items():
             layout = self._session.directory.known_layout(topic)
-            # ▲ A lower epoch is another topic of the name, never older news: `move` has waited for those to pass.
+            # ▲ A lower epoch means a new topic of the name, never older news: `move` has waited for the cut's epoch.
             if layout is None or layout.epoch != bounds.epoch:
                 self._wake()
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Whether something may have come since the snapshot; False once the time (None: the client's) is up.
 
-        It may say so where nothing has, and says it again until it is moved. Raises, as `fatal`, why it cannot tell
-        any more, e.g. since its client was closed; `InvalidArgument` where it is closed itself."""
+        It may return True without news, and keeps returning True until `move`. Raises its failure, as `fatal`, e.g.
+        after its client was closed; `InvalidArgument` if it is closed itself."""
         deadline = self._session.deadline(timeout)
         while self._closed or not self._woken:
             if not await self._arrivals.wait(deadline.remaining()):
@@ -156,7 +156,7 @@ class Watch:
 
 
 class _WatchFeed(Feed):
-    """`fired`: something has come, or cannot come any more. Either way it stands here no longer."""
+    """Waits in one place. `fired`: something has come, or the feed has failed. Either way it has ended."""
 
     def __init__(self, session: Session, arrivals: Receiver, place: _Place, on_fired: Callable[[], None]) -> None:
         self.fired = False
@@ -173,14 +173,14 @@ class _WatchFeed(Feed):
         )
 
     def on_deliver(self, deliver: pb.Deliver) -> None:
-        """▲ What has come is not looked at, but the next snapshot of this client is not from before it."""
+        """Fire if something has come. ▲ Its content is ignored, but the client's next snapshot will not precede it."""
         self._session.told(deliver.revision)
         passed = Position(deliver.passed.ledger_id, deliver.passed.entry_id)
         if deliver.entries or passed > self._place.after:
             self._fire()
 
     def _failed(self, error: TxnError) -> None:
-        self._fire()  # whoever looks is told what is wrong
+        self._fire()  # the next call raises the error
 
     def _fire(self) -> None:
         if not self.fired:

@@ -5,9 +5,9 @@
         with client.transaction() as txn:
             producer.send(b"...", txn=txn)
 
-Any number of threads may use one client. Everything happens in one event loop in a thread of its own, which is started
-with the first client and ends with the last; a loop that runs in the calling thread is none of its business. Ctrl-C
-ends the call it meets. Values, errors, messages and ids are those of `txnclient`.
+Any number of threads may use one client. All work runs in one event loop in a separate thread, which starts with the
+first client and ends with the last; it is independent of any loop in the calling thread. Ctrl-C ends the current call.
+Values, errors, messages and ids are those of `txnclient`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def connect(
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> Client:
-    """Open a client, to be used in `with`, or closed. As `txnclient.connect`, which see."""
+    """Open a client; use it in `with`, or close it. See `txnclient.connect`."""
     return Client(
         *Bridge.open_client(
             lambda: txnclient.connect(

@@ -1,8 +1,8 @@
-"""From any thread into one event loop: what the synchronous face stands on.
+"""The bridge from any thread into one event loop, the base of the synchronous face.
 
-All synchronous clients of a process share one loop in one thread, which is started for the first and stopped after the
-last: gRPC's asynchronous stack does not like several loops at work. A thread that calls waits for the loop's answer, so
-it does not matter whether a loop of its own is running in it, as in a notebook.
+All synchronous clients of a process share one loop in one thread, which starts for the first and stops after the last:
+gRPC's asynchronous stack does not work well with several loops. A calling thread waits for the loop's answer, so it may
+run an event loop of its own, as a notebook does.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ C = TypeVar("C", bound=Closable)
 I_co = TypeVar("I_co", covariant=True)
 
 EXIT_TIMEOUT_S = 5.0
-"""How long the end of the interpreter waits for clients that nobody has closed."""
+"""How long the end of the interpreter waits for unclosed clients."""
 
 
 CANCEL_TIMEOUT_S = 10.0
-"""How long an interrupt waits for what it has interrupted."""
+"""How long an interrupt waits for the interrupted work."""
 
 
 class RunInCaller(Protocol):
-    """Runs a function in the thread that called the bridge, which has nothing else to do meanwhile."""
+    """Runs a function in the thread that called the bridge and is waiting for it."""
 
     def __call__(self, function: Callable[[], T]) -> Awaitable[T]: ...
 
 
 class Teller(Protocol):
-    """A producer: it raises what nobody has been told of."""
+    """A producer: it raises unreported failures."""
 
     def told_by(self, stored: asyncio.Future[Any], looked: Looked) -> None: ...
 
 
 class Sent(Future[T]):
-    """What has become of a send, for threads."""
+    """The result of a send, for any thread."""
 
     def __init__(self, soon: Callable[[Callable[[], object]], None], txn: Transaction | None) -> None:
-        """`soon`: runs a function in the loop. `txn`: what it is sent in."""
+        """`soon`: runs a function in the loop. `txn`: the transaction of the send."""
         super().__init__()
         self.looked = Looked()
         self.inner: asyncio.Future[T] | None = None
@@ -75,11 +75,11 @@ class Sent(Future[T]):
         return cancelled
 
     def ended(self, inner: asyncio.Future[T]) -> None:
-        """In the loop."""
+        """The send has ended; called in the loop."""
         if inner.cancelled():
             super().cancel()
         if not self.set_running_or_notify_cancel():
-            # ▲ C1: also where it was answered before the loop heard of that: whoever has cancelled it counts on it.
+            # ▲ C1: also if it was answered before the loop saw the cancel: the caller relies on its cancel.
             if self._txn is not None:
                 self._txn.failed(cancelled_in(self._txn, "a send"))
             return
@@ -96,10 +96,10 @@ class Sent(Future[T]):
 
 
 class Bridge:
-    """The loop and its thread. `acquire` one for each client, and `close_client` it in the end."""
+    """The loop and its thread. `open_client` opens each client on it, `close_client` closes it."""
 
     _lock = threading.RLock()
-    """▲ Its holder may take it again: a signal handler, or a destructor, that uses the face runs amid a call."""
+    """▲ Reentrant: a signal handler or a destructor that uses the face may run in the middle of a call."""
     _running: Bridge | None = None
 
     def __init__(self) -> None:
@@ -110,12 +110,12 @@ class Bridge:
         self._sent: WeakSet[Sent[Any]] = WeakSet()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="txnclient.sync", daemon=True)
-        # A daemon, for threads that are not are waited for before anybody would close the clients: `_at_exit` does.
+        # A daemon: the interpreter waits for other threads before `_at_exit` could close the clients.
         self._thread.start()
 
     @classmethod
     def open_client(cls, opening: Callable[[], Opening[C]]) -> tuple[Bridge, C]:
-        """Open a client on the process' bridge, which is started if need be."""
+        """Open a client on the process' bridge, and start that if needed."""
         with cls._lock:
             bridge = cls._running
             if bridge is None or bridge._pid != os.getpid():
@@ -158,8 +158,8 @@ class Bridge:
         return self.wait(run())
 
     def sent(self, producer: Teller, start: Callable[[], asyncio.Future[T]], txn: Transaction | None) -> Future[T]:
-        """Start a send in the loop, which raises at once what it refuses; its result, for any thread. Whoever looks at
-        that has been told of a failure, not we who hand it on."""
+        """Start a send in the loop, which raises a refusal at once; returns the result for any thread. A failure counts
+        as told when the caller retrieves it, not when the bridge passes it on."""
         sent: Sent[T] = Sent(self._soon, txn)
 
         def begin() -> asyncio.Future[T]:
@@ -173,7 +173,7 @@ class Bridge:
         return sent
 
     def iterate(self, start: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
-        """The items of an asynchronous generator, which is started at once, and closed when this one is."""
+        """The items of an asynchronous generator, which starts at once and is closed with this one."""
         items = self.call(start)
 
         async def following() -> tuple[T] | None:
@@ -191,14 +191,14 @@ class Bridge:
         return UnfinishedSync(generate())
 
     def _close_items(self, items: AsyncGenerator[Any, None]) -> None:
-        if threading.current_thread() is self._thread:  # let go of there, by the garbage collector
+        if threading.current_thread() is self._thread:  # dropped there, by the garbage collector
             self._loop.create_task(items.aclose())
         elif not self._stopped and self._pid == os.getpid():
             self.wait(_closed(items))
 
     def serve(self, work: Callable[[RunInCaller], Coroutine[Any, Any, T]]) -> T:
-        """As `wait`, for work that has functions run in this thread meanwhile, such as a user's handler: it may use the
-        synchronous face itself, and an interrupt reaches it where it is."""
+        """As `wait`, for work that runs functions in this thread meanwhile, such as a user's handler: these may use the
+        synchronous face, and an interrupt reaches them."""
         requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
         def run_in_caller(function: Callable[[], Any]) -> Awaitable[Any]:
@@ -221,8 +221,8 @@ class Bridge:
                 request()
         except BaseException:
             done.cancel()
-            # ▲ What it has to undo is undone before the caller goes on: or a consumer would hand out what lies behind
-            # messages that are to be delivered again.
+            # ▲ Its cleanup ends before the caller goes on: otherwise a consumer would hand out messages that lie behind
+            # those to be redelivered.
             ended.wait(CANCEL_TIMEOUT_S)
             raise
         return self._result(done)
@@ -230,7 +230,7 @@ class Bridge:
     def _answer(self, answer: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         try:
             result = function()
-        except Exception as error:  # noqa: BLE001 - it is the user's, and raised where it was awaited
+        except Exception as error:  # noqa: BLE001 - an error of the user; raised at its await
             problem = _raisable(error)
             self._soon(lambda: None if answer.done() else answer.set_exception(problem))
         else:
@@ -300,7 +300,7 @@ class Bridge:
 
     @classmethod
     def _forked(cls) -> None:
-        """In the child: neither the thread nor whoever held the lock exists here."""
+        """Reset in a forked child, where neither the thread nor the lock's holder exists."""
         cls._lock = threading.RLock()
         cls._running = None
 
@@ -330,7 +330,7 @@ os.register_at_fork(after_in_child=Bridge._forked)
 
 
 class Face(Generic[I_co]):
-    """A synchronous object: one asynchronous one, and the way to it."""
+    """A synchronous object that wraps an asynchronous one and calls it over the bridge."""
 
     def __init__(self, bridge: Bridge, inner: I_co) -> None:
         self._bridge = bridge
@@ -351,7 +351,7 @@ def closed_behind(close: Callable[[], None], error: BaseException | None) -> Non
 
 
 def _raisable(error: Exception) -> Exception:
-    """As a generator does it: no future takes a `StopIteration`, so whoever waits for it would wait for ever."""
+    """Wrap a `StopIteration`, as generators do: no future accepts one, so its waiter would wait for ever."""
     if not isinstance(error, StopIteration):
         return error
     raised = RuntimeError("the function raised StopIteration")
@@ -364,5 +364,5 @@ async def _closed(items: AsyncGenerator[Any, None]) -> None:
 
 
 async def opened(opening: Callable[[], Opening[C]]) -> C:
-    """What it opens; called in the loop, for what is opened belongs to it."""
+    """Await the opening in the loop, because the opened object belongs to it."""
     return await opening()

@@ -32,10 +32,10 @@ from txnwire.ids import MessageId, Position, TxnId
 
 
 class Transaction(Face[txnclient.transactions.transaction.Transaction]):
-    """Made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it.
+    """One transaction, made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it.
 
-    A named one (`client.begin(name=…)`) is shared with everybody who begins the name; this object is one writer of it.
-    What others do to it shows here only when something is asked of it: `state` stays OPEN until then."""
+    Every client that begins the name shares a named one (`client.begin(name=…)`); this object is one writer of it.
+    Another client's commit or abort shows here only after a call on this object: `state` stays OPEN until then."""
 
     @property
     def id(self) -> TxnId:
@@ -59,25 +59,24 @@ class Transaction(Face[txnclient.transactions.transaction.Transaction]):
 
     @property
     def result(self) -> CommitResult | None:
-        """What `commit` has returned; None as long as it is not known to be committed. `result.revision` given to
-        another client as `at_least` has it read no older state than this."""
+        """The result of `commit`; None while it is not known to be committed. Another client that passes
+        `result.revision` as `at_least` reads no older state."""
         return self._bridge.call(lambda: self._inner.result)
 
     @property
     def writers(self) -> tuple[int, ...] | None:
-        """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
+        """The writers that count in a committed named transaction; None: all, or not known."""
         return self._bridge.call(lambda: self._inner.writers)
 
     @property
     def note(self) -> str | None:
-        """Of a named transaction that is known to have committed: what its commit has noted; None: nothing, or not
-        known."""
+        """The note of a committed named transaction; None: no note, or not known."""
         return self._bridge.call(lambda: self._inner.note)
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Wait for every send and ack made in the transaction here; raises the error of one that failed.
+        """Wait for every send and ack made through this object; raises the error of one that failed.
 
-        So a writer of a named transaction knows, and may tell whoever commits it, that what it did is all there."""
+        A writer of a named transaction then knows that its work is stored, and may tell the committing client."""
         self._bridge.wait(self._inner.flush(timeout=timeout))
 
     def commit(
@@ -85,37 +84,37 @@ class Transaction(Face[txnclient.transactions.transaction.Transaction]):
     ) -> CommitResult:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
-        `writers`, of a named one: the `writer_id`s that count, and whatever any other has sent and acked is treated as
-        aborted; None: all, an empty list: none. The first commit decides: `InvalidTxnState` for another list later.
-        Only what *this* object has sent and acked is waited for, and only if its writer counts. `note`, of a named one:
-        up to 256 bytes of text that whoever finds the name committed is told (`.note`), e.g. what was written.
-        `InvalidTxnState` for another note later; a commit without one is never another one for that.
+        `writers`, for a named one: the `writer_id`s that count; sends and acks of all others are treated as aborted;
+        None: all, an empty list: none. The first commit decides: a different list later raises `InvalidTxnState`. It
+        waits only for sends and acks of *this* object, and only if its writer counts. `note`, for a named one: up to
+        256 bytes of text for later begins of the name (`.note`), e.g. what was written. A different note later raises
+        `InvalidTxnState`; a commit without a note never conflicts.
 
-        If a send or ack failed, the transaction is aborted and that error raised (`InvalidTxnState` from it where the
-        transaction's own timeout has passed: then it is aborted anyway); a named one stays open then, for it is not
-        this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
-        calling it again asks again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: by a newer holder
-        of the client's transaction key. `timeout` in seconds, None: the client's.
+        If a send or ack failed, the transaction is aborted and that error raised (as the cause of `InvalidTxnState` if
+        the transaction's own timeout has passed, which aborts it anyway). A named one then stays open, because it has
+        other writers: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet, call it
+        again to ask again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: a newer holder of the
+        client's transaction key aborted it. `timeout` in seconds, None: the client's.
         """
         return self._bridge.wait(self._inner.commit(writers=writers, note=note, timeout=timeout))
 
     def reason(self, error: TxnError) -> TxnError:
-        """What to raise for the `error` of a send or ack in it: that its client was fenced, where that is behind it."""
+        """What to raise for the `error` of a send or ack in it: `ExpiredTransaction` if fencing has caused it."""
         return self._bridge.wait(self._inner.reason(error))
 
     def abort(self, *, timeout: float | None = None) -> None:
-        """Give up what is not sent, which fails by `InvalidTxnState`, abort, and wait for what was sent as long as time
+        """Fail unsent messages and acks with `InvalidTxnState`, abort, and wait for those already sent while time
         allows. Aborting again is ok.
 
-        `InvalidTxnState`: it has committed. `ExpiredTransaction`: it was aborted, by a newer holder of the client's
-        transaction key. `Timeout`: not known to be aborted yet, calling it again asks again.
+        `InvalidTxnState`: it has committed. `ExpiredTransaction`: a newer holder of the client's transaction key
+        aborted it. `Timeout`: not known to be aborted yet, call it again to ask again.
         """
         self._bridge.wait(self._inner.abort(timeout=timeout))
 
 
 class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
-    """Made by `client.producer(topic)`. Sends of one key, and sends without key in one batch, are stored in order; they
-    are read in that order too when segments are split and merged meanwhile, which a producer follows by itself."""
+    """Sends messages to a topic; made by `client.producer(topic)`. It stores sends of one key, and sends without key in
+    one batch, in order. It follows splits and merges of segments, and readers see the same order across them."""
 
     @property
     def name(self) -> str:
@@ -142,13 +141,13 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
     ) -> MessageId:
         """Send one message and wait until it is stored; waits for room in the buffer, in the order of asking.
 
-        `chunk`: a value over 5 MiB is sent in pieces, within a transaction, with which they appear together or not at
-        all; the id is the first piece's.
+        `chunk`: send a value over 5 MiB in pieces, within a transaction; the pieces appear together or not at all. The
+        id is the first piece's.
 
-        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is not known;
-        `TopicNotFound`: the topic was deleted, also where another one has its name now, which only a producer opened
-        anew writes to; `ExpiredTransaction`: the client was fenced. A send that is cancelled may still be stored. In a
-        transaction it belongs to that from the call on, which can only abort once it has failed or was cancelled.
+        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is unknown;
+        `TopicNotFound`: the topic was deleted (open a new producer to write to a new topic of the name);
+        `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a transaction it is part
+        of it from the call on: after a failure or a cancel the transaction can only abort.
         """
         return self._bridge.wait(
             self._inner.send(
@@ -168,9 +167,9 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full, or
         other sends wait for room in it.
 
-        Without a transaction, look at the future: the next `flush` or `close` raises a failure that nobody has looked
-        at. In one, its commit waits for it and raises its failure; an abort fails what was not sent by
-        `InvalidTxnState`. Whoever cancels the future leaves its transaction only able to abort.
+        Without a transaction, check the future: the next `flush` or `close` raises a failure that was not retrieved. In
+        one, its commit waits for it and raises its failure; an abort fails unsent messages with `InvalidTxnState`.
+        After a cancel of the future the transaction can only abort.
         """
 
         inner_txn = _inner_of(txn)
@@ -188,13 +187,13 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         *,
         txn: Transaction | None = None,
     ) -> SentIds:
-        """Send values, (key, value) pairs or `OutgoingMessage`s in bulk and wait until all are stored; or `Columns` of
-        values and, where there are any, keys, properties and event times.
+        """Send values, (key, value) pairs, `OutgoingMessage`s, or `Columns` (values and optional keys, properties and
+        event times) in bulk, and wait until all are stored.
 
-        They pass through without an object each and fill entries of `batch_bytes`; an iterator is read as there is room
-        in the buffer. Returns their ids, a sequence in the order of `messages`. Raises the first failure, or what the
-        iterator has raised, once all that were sent are answered; those may be stored, as when it is cancelled. In a
-        transaction, which can only abort then, none of them is.
+        It makes no object per message and fills entries of `batch_bytes`; it reads an iterator as room in the buffer
+        allows. Returns their ids, a sequence in the order of `messages`. Raises the first failure, or the iterator's
+        error, once all sent messages are answered. These may be stored then, as after a cancel; in a transaction none
+        counts, because it can only abort.
         """
 
         if self._inner._serializer is None and runs_no_code(messages):
@@ -207,8 +206,8 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
             )
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is stored, also what waits for room in the buffer; raises the first failure
-        among it, or an earlier one that nobody has been told of (of an open transaction, too)."""
+        """Wait until everything sent so far is stored, also sends that wait for room in the buffer. Raises the first
+        failure among them, or an earlier unreported one (also of an open transaction)."""
         self._bridge.wait(self._inner.flush(timeout=timeout))
 
     def topic_gone(self, error: TxnError) -> None:
@@ -216,8 +215,8 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         self._bridge.call(lambda: self._inner.topic_gone(error))
 
     def close(self) -> None:
-        """Send what is gathered and wait for it, at most 5 s; what is not stored by then fails. Idempotent. Raises the
-        first failure that nobody has been told of, outside transactions; the producer is closed all the same."""
+        """Send gathered messages and wait, at most 5 s; messages not stored by then fail. Idempotent. Raises the first
+        unreported failure outside transactions; the producer is closed all the same."""
         self._bridge.wait(self._inner.close())
 
     def __enter__(self) -> Producer[V]:
@@ -228,11 +227,11 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
 
 
 class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
-    """Made by `client.consumer(topics, subscription)`.
+    """Receives and acks messages of a subscription; made by `client.consumer(topics, subscription)`.
 
-    Of a stream the controller assigns segments and may move them to other consumers at any time. Messages not acked by
-    then, or acked in a transaction that aborts, are delivered again, to whoever holds the segment. Of a queue every
-    consumer is attached to all segments, and what is not acked is delivered again to any of them.
+    For a stream the controller assigns segments, and may move them to other consumers at any time. Messages not acked
+    by then, or acked in a transaction that aborts, are delivered again to the segment's current consumer. For a queue
+    every consumer is attached to all segments, and unacked messages are delivered again to any of them.
     """
 
     @property
@@ -262,54 +261,53 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
         return self._bridge.wait(self._inner.receive(timeout))
 
     def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
-        """What is there, at least one message and at most `max_messages`; an empty list when `timeout` seconds have
+        """The buffered messages, at least one and at most `max_messages`; an empty list when `timeout` seconds have
         passed."""
         return self._bridge.wait(self._inner.receive_many(max_messages, timeout))
 
     def ack(self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None) -> None:
         """Ack messages, at once or when `txn` commits.
 
-        Raises `TxnConflict` (another transaction has acked one of them, or it is delivered anew: this one can only
-        abort), `InvalidTxnState`, `NotAllowed` if a segment is not this consumer's any more, `Timeout`;
-        `ExpiredTransaction` instead of them where the client was fenced. A transaction in which an ack has failed or
-        was cancelled can only abort.
+        Raises `TxnConflict` (another transaction has acked one of them, or it is delivered again: this one can only
+        abort), `InvalidTxnState`, `NotAllowed` if a segment has left this consumer, `Timeout`; a fenced client raises
+        `ExpiredTransaction` instead. A transaction in which an ack has failed or was cancelled can only abort.
         """
         self._bridge.wait(self._inner.ack(messages, txn=_inner_of(txn)))
 
     def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
-        """Of a stream: ack `message` and all that this consumer was handed out before it, in every segment.
+        """For a stream: ack `message` and every message this consumer received before it, in every segment.
 
-        Of a segment that has left the consumer since, or is delivered again after an abort, what is not acked comes
-        again, here or elsewhere, and is passed over; in a transaction that raises `TxnConflict`. What came before a
-        `rewind` or a `seek` is passed over. Raises as `ack` does, naming the segment; the acks of the others stand,
-        and the call may be repeated.
+        It skips unacked messages of a segment that has left the consumer since, or that is delivered again after an
+        abort: they come again, here or elsewhere. In a transaction that raises `TxnConflict`. It skips messages from
+        before a `rewind` or a `seek`. Raises as `ack` does, naming the segment; the acks of the others stand, and the
+        call may be repeated.
         """
         self._bridge.wait(self._inner.ack_cumulative(message, txn=_inner_of(txn)))
 
     def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
-        """Of a queue: have messages delivered again after `delay` seconds (None: the consumer's redelivery_delay), to
-        any consumer, with a redelivery_count of one more.
+        """For a queue: request redelivery after `delay` seconds (None: the consumer's redelivery_delay), to any
+        consumer, with a redelivery_count of one more.
 
-        What is not held any more (acked, given back, received over a lost connection) is passed over.
+        Skips messages no longer held (acked, given back, received over a lost connection).
         """
         self._bridge.wait(self._inner.nack(messages, delay=delay))
 
     def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
-        """Have the subscription, of all its consumers, go on from `start` in all segments: "earliest", "latest", a
-        timestamp in ms, an aware datetime, or a MessageId (of the other segments: from the earliest, but for those that
-        its own came from by splits and merges, which are passed).
+        """Move the subscription, for all its consumers, to `start` in all segments: "earliest", "latest", a timestamp
+        in ms, an aware datetime, or a MessageId. With a MessageId other segments start at their earliest message, and
+        ancestors of its segment are skipped.
 
-        What was acked from there on is delivered again; what was received before can not be acked any more
+        Acked messages from `start` on are delivered again; messages received before the seek can no longer be acked
         (`NotAllowed`). Waits for open transactions that have acked. Raises `Timeout` or another retriable error: some
         segments may have been moved, repeat it.
         """
         self._bridge.wait(self._inner.seek(start, timeout=timeout))
 
     def rewind(self) -> None:
-        """Of a stream: have everything delivered again that is not acked, from the earliest on, as after an aborted
-        transaction. Of a queue: give back all that is held here, as when the connection is lost.
+        """For a stream: request redelivery of all unacked messages from the earliest on, as after an aborted
+        transaction. For a queue: give back all held messages, as after a lost connection.
 
-        For messages that were received and then, after a failure, neither acked nor acked in a transaction.
+        Use it for messages that were received but, after a failure, not acked in any way.
         """
         self._bridge.call(lambda: self._inner.rewind())
 
@@ -335,7 +333,8 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
 
 
 class Reader(Face[txnclient.reading.reader.Reader[V]], Generic[V]):
-    """Made by `client.reader(topics)`. A parent segment is read to its end before its children."""
+    """Reads topics without acks; made by `client.reader(topics)`. It reads a parent segment to its end before the
+    children."""
 
     @property
     def topics(self) -> list[str]:
@@ -343,16 +342,16 @@ class Reader(Face[txnclient.reading.reader.Reader[V]], Generic[V]):
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """What is read up to; None without an end, and with isolation "read_uncommitted"."""
+        """The snapshot that the reader ends at; None without an end, and with isolation "read_uncommitted"."""
         return self._bridge.call(lambda: self._inner.snapshot)
 
     @property
     def ended(self) -> bool:
-        """Whether everything up to the end has been delivered and handed out: ▲ not where some of it cannot be."""
+        """Whether everything up to the end has been delivered and handed out: ▲ False after a failure."""
         return self._bridge.call(lambda: self._inner.ended)
 
     def receive(self, timeout: float | None = None) -> Message[V]:
-        """The next message. Raises `Timeout` (None: after the client's timeout), `EndOfStream` behind the end."""
+        """The next message. Raises `Timeout` (None: after the client's timeout), `EndOfStream` at the end."""
         return self._bridge.wait(self._inner.receive(timeout))
 
     def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
@@ -381,27 +380,27 @@ class Reader(Face[txnclient.reading.reader.Reader[V]], Generic[V]):
 
 
 class Watch(Face[txnclient.reading.watch.Watch]):
-    """Made by `client.watch(snapshot)`."""
+    """Waits for news after a snapshot; made by `client.watch(snapshot)`."""
 
     @property
     def sees_all(self) -> bool:
-        """Whether whatever the next snapshot adds wakes. ▲ Not while several transactions are pending: one may be
-        decided behind another that is open still, and nothing tells of that: then take a snapshot now and then."""
+        """Whether everything that the next snapshot adds wakes it. ▲ Not while several transactions are pending: one
+        decided behind another open one wakes nothing. Then take a snapshot now and then."""
         return self._bridge.call(lambda: self._inner.sees_all)
 
     def move(self, cut: Snapshot, *, timeout: float | None = None) -> None:
-        """Wait for what this one does not hold, from now on. Readers that stand there already stay. `timeout`: in
-        seconds, for layouts to become known here that the snapshot knows already, 5 unless given.
+        """From now on wait for messages after this snapshot. Readers already in the right place stay. `timeout`: how
+        many seconds to wait for the layouts that the snapshot has seen, 5 by default.
 
-        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`: also where a topic of the snapshot has been deleted and
-        made again since."""
+        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`: also if a topic of the snapshot has been deleted and
+        created again."""
         self._bridge.wait(self._inner.move(cut, timeout=timeout))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether something may have come since the snapshot; False once the time (None: the client's) is up.
 
-        It may say so where nothing has, and says it again until it is moved. Raises, as `fatal`, why it cannot tell
-        any more, e.g. since its client was closed; `InvalidArgument` where it is closed itself."""
+        It may return True without news, and keeps returning True until `move`. Raises its failure, as `fatal`, e.g.
+        after its client was closed; `InvalidArgument` if it is closed itself."""
         return self._bridge.wait(self._inner.wait(timeout))
 
     def close(self) -> None:
@@ -416,7 +415,8 @@ class Watch(Face[txnclient.reading.watch.Watch]):
 
 
 class Client(Face[txnclient.client.Client]):
-    """Made by `connect`. Any number of threads may use it."""
+    """A session with a cluster, made by `connect`. Belongs to the event loop that opened it; any number of tasks may
+    use it."""
 
     @overload
     def producer(
@@ -456,9 +456,9 @@ class Client(Face[txnclient.client.Client]):
     ) -> Producer[Any]:
         """To be used in `with`, or closed.
 
-        Of one `name` one producer is live at a time, a second one fences the first; None: a random name. `linger_ms`:
-        how long messages may gather while earlier ones are under way. `compression`: "zstd" (of `compression_level` 1
-        to 9), "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
+        One producer is live per `name`: a second one fences the first; None: a random name. `linger_ms`: how long
+        messages may gather while earlier ones are under way. `compression`: "zstd" (with `compression_level` 1 to 9),
+        "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
         `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`. Raises `TopicNotFound`,
         `InvalidArgument`.
         """
@@ -536,14 +536,14 @@ class Client(Face[txnclient.client.Client]):
         dead_letter_topic: str | None = None,
         redelivery_delay: float = 1.0,
     ) -> Consumer[Any]:
-        """To be used in `with`, or closed. `start` counts where the subscription does not exist yet.
+        """To be used in `with`, or closed. `start` applies only if the subscription does not exist yet.
 
-        `type`: of a "stream" each segment is with one consumer at a time, in order per key; of a "queue" every consumer
-        gets messages of all segments. Of one `name` one stream consumer is live at a time; None: a random name.
-        `prefetch` messages, or about `prefetch_bytes`, are kept in the buffer, over all segments.
+        `type`: in a "stream" one consumer at a time reads each segment, in order per key; in a "queue" every consumer
+        gets messages of all segments. One stream consumer is live per `name`; None: a random name.
+        The buffer keeps `prefetch` messages, or about `prefetch_bytes`, over all segments.
 
-        For queues: `redelivery_delay`, in seconds, of `nack`. What has been delivered again `max_redeliveries` times
-        (None: no limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, made if it is missing).
+        For queues: `redelivery_delay`, in seconds, of `nack`. A message redelivered `max_redeliveries` times (None: no
+        limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, created if it is missing).
 
         `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`; see `message.value`.
         Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed` (e.g. the subscription is of the other type), `Timeout`.
@@ -610,18 +610,17 @@ class Client(Face[txnclient.client.Client]):
         prefetch: int = 1000,
         prefetch_bytes: int = 64 * 1024 * 1024,
     ) -> Reader[Any]:
-        """To be used in `with`, or closed. With `end="latest"` it takes a snapshot when it is opened, which is
-        `reader.snapshot`, and ends by itself behind what was committed at that; with isolation "read_uncommitted",
-        behind what is stored.
+        """To be used in `with`, or closed. With `end="latest"` it takes a snapshot when opened (`reader.snapshot`) and
+        ends after what was committed at that snapshot; with isolation "read_uncommitted", after what is stored.
 
-        With a `Snapshot` as end it reads exactly what was committed at that; from one `Snapshot` to a later one, what
-        was committed between them, so that both reads together are the read to the later one. From a snapshot
+        With a `Snapshot` as end it reads exactly what was committed at it. From one `Snapshot` to a later one it reads
+        what was committed between them: both reads together equal one read to the later snapshot. From a snapshot
         without an end it follows what has been committed since.
 
-        `at_least`, of a reader with an end: a revision of the metadata store, such as another client's
-        `txn.result.revision`; whatever was committed by then is read.
+        `at_least`, for a reader with an end: a revision of the metadata store, such as another client's
+        `txn.result.revision`; the reader reads everything committed by then.
 
-        A MessageId as start begins at that message in its segment, and at the earliest of the others.
+        A MessageId as start begins at that message in its segment, and at the earliest message of other segments.
         Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
         """
         return Reader(
@@ -643,12 +642,12 @@ class Client(Face[txnclient.client.Client]):
         )
 
     def watch(self, snapshot: Snapshot, *, isolation: str = "read_committed", timeout: float | None = None) -> Watch:
-        """To be used in `with`, or closed: `wait` on it to hear that the next snapshot of these topics may hold more
-        than this one. Nothing is asked meanwhile: brokers tell of it.
+        """To be used in `with`, or closed: its `wait` returns when the next snapshot of these topics may hold more
+        than this one. Brokers push the news; the client does not poll.
 
-        It wakes for messages, also of transactions that are open; for the end of those that are pending in the
-        snapshot, unless isolation is "read_uncommitted"; where a segment is split, merged or trimmed away, and where a
-        topic is deleted. `timeout`: as `Watch.move` has it. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        It wakes for new messages, also of open transactions; for the end of transactions pending in the snapshot,
+        unless isolation is "read_uncommitted"; when a segment is split, merged or trimmed away, and when a topic is
+        deleted. `timeout`: as in `Watch.move`. Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
         """
         return Watch(
             self._bridge,
@@ -667,16 +666,16 @@ class Client(Face[txnclient.client.Client]):
         trimmed: str = "fail",
         timeout: float | None = None,
     ) -> Generator[list[WholeEntry], None, None]:
-        """The entries of (after, end] of one segment, by its path, in order, a list of some at a time; none is ever
-        empty. It goes on where a new owner takes over; `aclose` it (or let go of it) to leave early.
+        """Yield the entries of (after, end] of one segment, by its path, in order, in lists that are never empty.
+        It continues with a new owner; `aclose` it (or drop it) to leave early.
 
-        With a `span` only what lies between its snapshots; with isolation "read_uncommitted" everything, what was
-        aborted too. Without either it waits at what is undecided. A large value sent in pieces belongs to the range
-        that holds all of its pieces: do not cut one in two.
+        With a `span` it yields only entries between its snapshots; with isolation "read_uncommitted" all entries, also
+        aborted ones. Without either it waits at undecided entries. A range must hold all pieces of a large value or
+        none: do not cut one in two.
 
-        `trimmed`: what to do where retention has taken something of the range: "fail" with `DataTrimmed`, or "skip" it.
-        From `EARLIEST` on in a span that has no start, what is kept is read, as by a `Reader`.
-        About `prefetch_bytes` are kept here. `timeout`: how long to wait for the next entry (None: the client's).
+        `trimmed`: what to do if retention has deleted part of the range: "fail" with `DataTrimmed`, or "skip" it.
+        From `EARLIEST` on in a span without a start it reads what is kept, as a `Reader` does.
+        The buffer keeps about `prefetch_bytes`. `timeout`: how long to wait for the next entry (None: the client's).
         Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
         """
         return self._bridge.iterate(
@@ -703,13 +702,12 @@ class Client(Face[txnclient.client.Client]):
         page_entries: int | None = None,
         timeout: float | None = None,
     ) -> Generator[list[EntryHead], None, None]:
-        """The heads of all entries in (after, end] of one segment, by its path, in order, a page of some thousands at a
-        time, without their messages: also of open transactions, and of aborted ones, as far as they are kept.
+        """Yield the heads of all entries in (after, end] of one segment, by its path, in order, in pages of some
+        thousands. It includes entries of open transactions, and of aborted ones that are still kept.
 
-        It ends at what is stored now where that is before `end`. What was decided up to `min_revision` shows in
-        `aborted`. `page_entries`: of a page, at most; the broker reads whole entries for them. `trimmed`, `timeout` (of
-        one page): as of `read_entries`. Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`,
-        `InvalidArgument`.
+        It ends at the last stored entry if that is before `end`. `aborted` reflects decisions up to `min_revision`.
+        `page_entries`: most entries of a page; the broker reads whole entries for them. `trimmed`, `timeout` (of one
+        page): as in `read_entries`. Raises `Timeout`, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`, `InvalidArgument`.
         """
         return self._bridge.iterate(
             lambda: self._inner.scan_entries(
@@ -724,12 +722,12 @@ class Client(Face[txnclient.client.Client]):
         )
 
     def positions_before(self, topics: str | Sequence[str], time: int | datetime) -> dict[str, Position | None]:
-        """Where a start by a time begins: of each segment, by its path, the position behind which that is. Everything
-        published at `time` (ms since the Unix epoch, or an aware datetime) or later lies behind it, as far as it is
-        kept. None: the owner of the segment is of an older version, or all of it is gone.
+        """For each segment, by its path, the position after which a start by time begins. Every kept message published
+        at `time` (ms since the Unix epoch, or an aware datetime) or later lies after it. None: the segment's owner has
+        an older version, or the whole segment is gone.
 
-        Publish times are the producers' and come in no order: behind it may be older messages, too. Raises
-        `TopicNotFound`, `Timeout`, `InvalidArgument`.
+        Producers set publish times, in no order: older messages may lie after it, too. Raises `TopicNotFound`,
+        `Timeout`, `InvalidArgument`.
         """
         return self._bridge.wait(self._inner.positions_before(topics, time))
 
@@ -743,14 +741,14 @@ class Client(Face[txnclient.client.Client]):
         trim_undrained: bool | None = None,
         autoscale: str | dict[str, Any] | None = None,
     ) -> TopicLayout:
-        """Create a topic of so many segments; ok if it exists with the same shape. Raises `TopicExists` if with
+        """Create a topic of `segments` segments; ok if it exists with the same shape. Raises `TopicExists` if it has
         another.
 
-        Without a retention everything is kept. `retention_ms`: what is older may go; `retention_bytes`: of the whole
-        topic, whatever is beyond may go, oldest first. Whole ledgers go, never what an open transaction holds, nor what
-        a subscription has not drained, unless `trim_undrained`.
-        `autoscale`: segments are split and merged with the load; `"off"`, or a dict of thresholds, of which those that
-        are not named have their defaults (docs/client.md); None: the defaults.
+        Without a retention everything is kept. `retention_ms` lets older messages go; `retention_bytes` limits the
+        whole topic, oldest messages go first. Retention deletes whole ledgers, but none that an open transaction holds,
+        and none that a subscription has not drained unless `trim_undrained`.
+        `autoscale` splits and merges segments with the load: `"off"`, or a dict of thresholds, where those not named
+        keep their defaults (docs/client.md); None: the defaults.
         """
         return self._bridge.wait(
             self._inner.create_topic(
@@ -772,9 +770,9 @@ class Client(Face[txnclient.client.Client]):
         trim_undrained: bool | Unchanged | None = UNCHANGED,
         autoscale: str | dict[str, Any] | Unchanged | None = UNCHANGED,
     ) -> None:
-        """Change the policies that are named; None takes one away, so that nothing is trimmed by it any more.
+        """Change the policies that are named; None removes one, so it no longer trims anything.
 
-        What they mean: `create_topic`. Repeating it is harmless. Raises `InvalidArgument` naming the policy,
+        `create_topic` explains them. Repeating it is harmless. Raises `InvalidArgument` naming the policy,
         `TopicNotFound`, `Timeout`.
         """
         self._bridge.wait(
@@ -789,11 +787,11 @@ class Client(Face[txnclient.client.Client]):
 
     def split(self, segment: str, *, at: int | None = None) -> TopicLayout:
         """Seal an active segment (`segment://…`, as `describe_topic` names them) and let two children take its range,
-        the upper one from hash `at` on (default: the middle). Returns the layout, as this client knows it by then.
+        the upper one from hash `at` on (default: the middle). Returns the layout that this client then knows.
 
-        Producers go on in the children by themselves, transactions are neither asked nor waited for nor aborted.
-        Repeating it is harmless. Raises `TopicNotFound`, `InvalidArgument` for what the layout does not allow (a
-        segment that is sealed already, say), `NotAllowed` while another change of the segment is under way, `Timeout`.
+        Producers move to the children without a call; the split neither waits for transactions nor aborts them.
+        Repeating it is harmless. Raises `TopicNotFound`, `InvalidArgument` if the layout does not allow it (e.g. the
+        segment is sealed already), `NotAllowed` while another change of the segment is under way, `Timeout`.
         """
         return self._bridge.wait(self._inner.split(segment, at=at))
 
@@ -804,18 +802,18 @@ class Client(Face[txnclient.client.Client]):
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with all its messages and subscriptions; returns once no record and no file of it is left.
 
-        Refused with `NotAllowed` while producers or consumers are connected, unless `force`: they are then told
-        `TopicNotFound`. Transactions that wrote or acked there go on, and end as if that part had never been. Once
-        accepted it goes on by itself, whatever this client does; a topic created again under the name is another.
+        Refused with `NotAllowed` while producers or consumers are connected, unless `force`: they then receive
+        `TopicNotFound`. Transactions that wrote or acked there go on, and end as if they had not. Once accepted, the
+        service completes it without this client; a topic created again under the name is a new one.
         Raises `TopicNotFound`, `NotAllowed`, `Timeout` (it may still be under way: repeat it to wait for its end).
         """
         self._bridge.wait(self._inner.delete_topic(topic, force=force))
 
     def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
-        """Delete a subscription with what it has consumed; returns once no record of it is left.
+        """Delete a subscription with its cursors; returns once no record of it is left.
 
-        Refused with `NotAllowed` while consumers are connected, unless `force`: they are then told
-        `SubscriptionNotFound`. Acks pending in open transactions go with it; the transactions go on. Raises
+        Refused with `NotAllowed` while consumers are connected, unless `force`: they then receive
+        `SubscriptionNotFound`. Its pending acks in open transactions are dropped; the transactions go on. Raises
         `TopicNotFound`, `SubscriptionNotFound`, `NotAllowed`, `Timeout` (repeat it to wait for its end).
         """
         self._bridge.wait(self._inner.delete_subscription(topic, subscription, force=force))
@@ -823,14 +821,14 @@ class Client(Face[txnclient.client.Client]):
     def seek_subscription(
         self, topics: str | Sequence[str], subscription: str, start: StartArgument, *, timeout: float | None = None
     ) -> None:
-        """Have a subscription go on from `start`, with or without consumers; as `Consumer.seek`, which see.
+        """Move a subscription to `start`, with or without consumers; see `Consumer.seek`.
 
         Raises `TopicNotFound`, `SubscriptionNotFound`, `Timeout`.
         """
         self._bridge.wait(self._inner.seek_subscription(topics, subscription, start, timeout=timeout))
 
     def describe_topic(self, topic: str) -> TopicLayout:
-        """The topic's segments as last heard of. Raises `TopicNotFound`."""
+        """The topic's segments as this client last heard of them. Raises `TopicNotFound`."""
         return self._bridge.wait(self._inner.describe_topic(topic))
 
     def list_topics(self, prefix: str = "") -> list[str]:
@@ -838,25 +836,25 @@ class Client(Face[txnclient.client.Client]):
         return self._bridge.wait(self._inner.list_topics(prefix))
 
     def snapshot(self, topics: str | Sequence[str], *, at_least: int = 0) -> Snapshot:
-        """Where all segments of these topics stand at one moment: whatever had been committed, whole, and nothing else.
+        """Take a snapshot of these topics at one moment: all committed transactions, whole, and nothing else.
 
-        It holds every transaction known to be committed before this call, this client's among them. To be read with
+        It holds every transaction known to be committed before this call, including this client's. Read it with
         `reader(topics, end=snapshot)`, as often as wanted. `at_least`: a revision of the metadata store, such as
-        another client's `txn.result.revision`; the snapshot is not from before it.
-        Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or `NotOwner` where a segment had no owner for so long,
-        or the store does not come to `at_least`.
+        another client's `txn.result.revision`; the snapshot is not older.
+        Raises `TopicNotFound`, `InvalidArgument`, and `Timeout` or `NotOwner` if a segment had no owner for that time,
+        or if the store does not reach `at_least`.
         """
         return self._bridge.wait(self._inner.snapshot(topics, at_least=at_least))
 
     @property
     def transaction_key(self) -> str | None:
-        """As it was given to `connect`."""
+        """The key given to `connect`."""
         return self._bridge.call(lambda: self._inner.transaction_key)
 
     @property
     def key_epoch(self) -> int | None:
-        """Which holder of its transaction key this client is, counted from 0: a newer one has a higher epoch, and has
-        fenced this one. None without a key."""
+        """The epoch of this client as holder of its transaction key, from 0: a holder with a higher epoch has fenced
+        it. None without a key."""
         return self._bridge.call(lambda: self._inner.key_epoch)
 
     def begin(
@@ -869,24 +867,25 @@ class Client(Face[txnclient.client.Client]):
         attempt: bytes | None = None,
         writer_id: int | None = None,
     ) -> Transaction:
-        """Begin a transaction; one that is open for longer than `timeout` seconds is aborted by the service.
+        """Begin a transaction; the service aborts one that is open for longer than `timeout` seconds.
 
-        With a `name` everybody who begins that name joins the same transaction, each as a writer of its own (`.joined`
-        tells who was not the first, whose `timeout` counts). It belongs to no client: it ends when somebody commits or
-        aborts it, or at its deadline. Once it has committed, `.state`, `.writers`, `.note` and `commit()` tell how;
-        after an abort the name starts afresh. Names are free text of up to 512 bytes, e.g. "job-7/42".
+        With a `name`, every client that begins that name joins the same transaction, each as a writer of its own. The
+        first begin sets the `timeout`; `.joined` is true for later ones. It belongs to no client: it ends when any
+        client commits or aborts it, or at its deadline. Once it has committed, `.state`, `.writers`, `.note` and
+        `commit()` give its result; after an abort the name starts afresh. Names are free text of up to 512 bytes, e.g.
+        "job-7/42".
 
-        How it ended is known for `keep` after its end, a minute to 100 years; by default for 30 days. With
-        `keep_newest` it is known for ever while it is the newest commit of its prefix (up to the last "/"): for jobs
-        that number their steps, `job-7/42`, and find the last one they did, however late. Both are as the begin that
-        made it asked for; whoever begins a name that is known no more does its work again.
+        The service keeps the outcome for `keep` after the end, a minute to 100 years; by default 30 days. With
+        `keep_newest` it keeps the newest commit of a prefix (up to the last "/") for ever: a job that numbers its
+        steps, `job-7/42`, finds its last one at any later time. The begin that created the transaction sets both; a
+        begin of a name whose outcome is no longer kept does the work again.
 
-        Two arguments for programs of many processes, of a named transaction alone. `attempt`, 1 to 32 bytes: all that
-        begin the name with the same one count as one begin, so `.joined` tells of other programs only. `writer_id`: as
-        which writer; the caller must never give one out twice. Ids that follow each other make large commits small.
+        Two arguments serve programs of many processes, for named transactions only. `attempt`, 1 to 32 bytes: begins of
+        the name with the same attempt count as one, so `.joined` tells of other programs only. `writer_id`: the writer
+        to join as; the caller must never give one out twice. Consecutive ids make large commits small.
 
         A client with a transaction key has one at a time: `InvalidTxnState` while another is open, `ExpiredTransaction`
-        once a newer client holds the key. Raises `StoreFull`, `Timeout` or what else made it impossible within the
+        once a newer client holds the key. Raises `StoreFull`, `Timeout` or the error that prevented it within the
         client's timeout.
         """
         return Transaction(
@@ -899,17 +898,17 @@ class Client(Face[txnclient.client.Client]):
         )
 
     def attach(self, txn_id: TxnId | str, *, name: str) -> Transaction:
-        """The named transaction of which somebody has told id and name, to end exactly that one.
+        """Attach to the named transaction with this id and name, to end exactly that one.
 
-        Whoever collects the results of others commits what *they* have joined: beginning the name once more could begin
-        a fresh one, had theirs been aborted meanwhile. Raises `Timeout` where no coordinator can be reached."""
+        A program that collects the results of others commits what *they* have joined: a begin of the name could create
+        a new transaction if theirs was aborted meanwhile. Raises `Timeout` if no coordinator can be reached."""
         return Transaction(self._bridge, self._bridge.wait(self._inner.attach(txn_id, name=name)))
 
     @contextmanager
     def transaction(self, *, timeout: float = 60.0, name: str | None = None) -> Iterator[Transaction]:
         """`with client.transaction() as txn`: commit on success, abort on an exception, which is raised again.
 
-        Not for a named one, which leaving the block would end for everybody in it: that raises `InvalidArgument`."""
+        A `name` raises `InvalidArgument`: leaving the block would end the named transaction for all its writers."""
 
         _refuse_name(name)
         txn = self.begin(timeout=timeout)
@@ -934,7 +933,7 @@ class Client(Face[txnclient.client.Client]):
         return self._bridge.wait(self._inner.outcomes(txn_ids))
 
     def admin(self, what: str, **args: Any) -> dict[str, Any]:
-        """One administrator's question, e.g. `admin("transactions.list", state="OPEN")`, to a server that answers
+        """Send an administrator's request, e.g. `admin("transactions.list", state="OPEN")`, to a server that answers
         it."""
         return self._bridge.wait(self._inner.admin(what, **args))
 

@@ -18,7 +18,7 @@ from txnclient.sync.faces import Consumer, Producer, Transaction
 from txnclient.transactions.transaction import Transaction as AsyncTransaction
 
 STOP_POLL_S = 0.02
-"""How often a `threading.Event` is looked at: it cannot wake an event loop."""
+"""How often to poll a `threading.Event`, which cannot wake an event loop."""
 
 Producers = Producer[Any] | Mapping[str, Producer[Any]] | None
 
@@ -40,7 +40,7 @@ def process(
 ) -> ProcessStatistics:
     """As `txnclient.process`, with a plain handler, which runs in this thread and may use the synchronous face.
 
-    `stop` is a `threading.Event`. Ctrl-C ends it where it is; what is not committed then is handled again."""
+    `stop` is a `threading.Event`. Ctrl-C ends it at once; uncommitted messages are handled again."""
     inner: Any = producers
     if isinstance(producers, Mapping):
         inner = {name: one._inner for name, one in producers.items()}
@@ -108,7 +108,7 @@ def process_batches(
 
 
 def _handle_all(handler: Handler[V], messages: Sequence[Message[V]], ordered: bool) -> list[Handled]:
-    """One visit to the caller's thread for the whole batch."""
+    """Handle the whole batch in one call to the caller's thread."""
     handled: list[Handled] = []
     for message in messages:
         handled.append(handle_plainly(handler, message))
@@ -125,7 +125,7 @@ async def _run(
     stopping = asyncio.Event()
 
     async def watch() -> None:
-        while not stop.is_set():  # noqa: ASYNC110 - of threads, so it cannot be awaited
+        while not stop.is_set():  # noqa: ASYNC110 - a threading.Event cannot be awaited
             await asyncio.sleep(STOP_POLL_S)
         stopping.set()
 

@@ -1,8 +1,8 @@
-"""Beginning and ending transactions at their coordinators, and keeping the session alive there (DESIGN §5, §9).
+"""Begins and ends transactions at their coordinators, and keeps the session alive there (DESIGN §5, §9).
 
 A coordinator aborts the open transactions of a client that neither keeps its stream nor announces its session again to
-the owner of their TCIDs. So a connection to every coordinator of an open transaction is kept, and after each new
-connection, and when a TCID has moved, the open ids are announced.
+the owner of their TCIDs. So the client keeps a connection to every coordinator of an open transaction, and announces
+the open ids after each new connection and when a TCID has moved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIN_KEEP: Final = timedelta(minutes=1)
 MAX_KEEP: Final = timedelta(days=36_525)
 
 ATTEMPT_TIMEOUT_S = 10.0
-"""Of one request to one coordinator; a call goes on at another one until its own time is up."""
+"""Timeout of one request to one coordinator; the call tries others until its own deadline."""
 
 ANNOUNCE_TIMEOUT_S = 3.0
 """Well below the grace of 10 s."""
@@ -38,24 +38,24 @@ EXPIRY_SLACK_S = 30.0
 """How long past its deadline a transaction that was never ended is still announced."""
 
 FORGET_FROM = 1024
-"""Open transactions from which on it is looked whether some were never ended."""
+"""Number of open transactions from which expired ones are removed."""
 
 _log = logging.getLogger("txnclient")
 
 
 class Coordinators:
-    """The coordinators as one client uses them."""
+    """Begins, ends and announces one client's transactions at the coordinators."""
 
     def __init__(self, session: Session, *, transaction_key: str | None = None) -> None:
-        """Raises `InvalidArgument`. With a `transaction_key`, it is to be taken before anything is begun."""
+        """Raises `InvalidArgument`. A `transaction_key` must be taken before the first begin."""
         self._session = session
         self._directory = session.directory
         self.key = None if transaction_key is None else HeldKey(session, transaction_key, self)
         self.settling = BackgroundSettling(session)
         self._open: dict[TxnId, Transaction] = {}
         self._listed: dict[TxnId, bytes] = {}
-        """Each of `_open` as it stands in an announcement: hundreds of thousands are announced in one go, and only
-        joining what is encoded is quick enough for that."""
+        """Each of `_open` encoded for an announcement: one announcement may hold hundreds of thousands, and only
+        joining encoded parts is fast enough."""
         self._forget_at = FORGET_FROM
         self._turn = session.random.getrandbits(16)
         self._announced: dict[int, Link] = {}
@@ -76,7 +76,7 @@ class Coordinators:
     # ---- begin ------------------------------------------------------------------------------------------------------
 
     async def begin(self, timeout_s: float, deadline: Deadline, *, apart: bool = False) -> Transaction:
-        """Begin at the next coordinator in turn; with a transaction key where that is held, unless `apart` from it.
+        """Begin at the next coordinator in turn, or with a transaction key at the key's one, unless `apart` from it.
         Raises `Timeout`, `StoreFull`, `InvalidArgument`."""
         _check_timeout(timeout_s)
         if self.key is not None and not apart:
@@ -86,7 +86,7 @@ class Coordinators:
             self._turn += 1
             tcid, address = known[self._turn % len(known)]
             link = self._session.links.ready(address)
-            if link is not None:  # the usual case, without a detour
+            if link is not None:  # the fast path
                 command = self._new_txn(tcid, timeout_s)
                 began = self._session.clock.monotonic()
                 try:
@@ -103,7 +103,7 @@ class Coordinators:
         return await self._undone_if_cancelled(self._begin_again(None, None, timeout_s, deadline))
 
     async def _undone_if_cancelled(self, beginning: Coroutine[object, object, Transaction]) -> Transaction:
-        """A begin goes on without a caller that is cancelled, within its own time, and is aborted then."""
+        """If the caller is cancelled, the begin goes on within its own time, and its transaction is aborted."""
         task = self._session.loop.create_task(beginning, name="begin")
         try:
             return await asyncio.shield(task)
@@ -114,7 +114,7 @@ class Coordinators:
     async def _begun_late(
         self, command: pb.Command, answer: asyncio.Future[pb.Command], link: Link, expires_at: float
     ) -> Transaction:
-        """What a begin has made whose caller has gone. If its answer is lost, it is asked again under its attempt."""
+        """The transaction of a begin whose caller has gone. A begin without an answer is repeated under its attempt."""
         deadline = self._session.deadline()
 
         async def ask() -> tuple[pb.Command, Link]:
@@ -134,9 +134,9 @@ class Coordinators:
     async def _begin_again(
         self, command: pb.Command | None, failed: TxnError | None, timeout_s: float, deadline: Deadline
     ) -> Transaction:
-        """Repeat a begin whose answer is missing under its own attempt as long as that coordinator can be reached: so
-        the same transaction is answered and no second one is left open (SCENARIOS D7). Else begin elsewhere, under
-        another."""
+        """Repeat an unanswered begin under its own attempt while that coordinator can be reached: it then answers with
+        the same transaction and leaves no second one open (SCENARIOS D7). Otherwise begin elsewhere, under a new
+        attempt."""
         session = self._session
         unanswered = command if isinstance(failed, (ConnectionLost, Timeout)) else None
 
@@ -166,7 +166,7 @@ class Coordinators:
         return await session.repeat("beginning a transaction", deadline, attempt)
 
     def begun(self, reply: pb.NewTxnOk, link: Link, expires_at: float, *, holder: HeldKey | None = None) -> Transaction:
-        """Keep it among those that are announced, and aborted when this client closes."""
+        """Add it to the transactions that are announced, and aborted when this client closes."""
         txn_id = TxnId.from_bits(reply.txnid_most_bits, reply.txnid_least_bits)
         txn = Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, holder=holder)
         self._open[txn_id] = txn
@@ -190,8 +190,8 @@ class Coordinators:
     ) -> Transaction:
         """Join or begin the transaction of this name, as a new writer. Raises as `begin` does.
 
-        Every begin of one name asks the same coordinator first, so joiners do not race each other; but any may answer.
-        A lost begin is repeated under one attempt wherever it goes: what it has made is found under the name."""
+        Every begin of one name asks the same coordinator first, so joiners do not race; but any may answer. A lost
+        begin is repeated under one attempt at any coordinator, because the name leads to the same transaction."""
         _check_timeout(timeout_s)
         validate_txn_name(name)
         if self.key is not None:
@@ -232,11 +232,11 @@ class Coordinators:
         return reply.new_txn_ok, link, began
 
     def _joined(self, ok: pb.NewTxnOk, link: Link, name: str, writer_id: int, expires_at: float) -> Transaction:
-        """Not among the open ones of this session: it is neither announced nor aborted when this client closes."""
+        """Make the object without adding it to the session: it is neither announced nor aborted on close."""
         result = _result(ok)
         if result is not None:
             self._session.committed_at(result.revision)
-        # Whoever begun it set its deadline, which is told by the wall clock: taken to be later rather than sooner.
+        # The first begin set its deadline, in wall-clock time: assume the later of the two.
         left_s = (ok.deadline_ms - self._session.clock.wall_ms()) / 1000
         expires_at = max(expires_at, self._session.clock.monotonic() + left_s)
         txn_id = TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits)
@@ -244,7 +244,7 @@ class Coordinators:
         return Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, joined=joined)
 
     async def attach(self, txn_id: TxnId, name: str, deadline: Deadline) -> Transaction:
-        """One that somebody has told of, without asking what the name stands for by now."""
+        """Attach to a transaction by its id, without looking up the name."""
         link = await self._session.repeat(
             f"attaching to transaction {txn_id}", deadline, lambda: self._link_to_end(txn_id.tcid, 0, deadline)
         )
@@ -252,8 +252,8 @@ class Coordinators:
         return Transaction(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
 
     async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
-        """Of a named transaction that has surely committed, so that beginning its name makes nothing new; None where
-        the name does not tell any more. Raises `Timeout` and its like: asking again may tell."""
+        """How a named transaction committed. It must be known as committed, so a begin of the name creates nothing.
+        None if the name's outcome is no longer kept. Raises transient errors such as `Timeout`: repeat it."""
         if txn.name is None:
             return None
         attempt_id = self._session.random_u64().to_bytes(8, "little")
@@ -286,7 +286,7 @@ class Coordinators:
         writers: Sequence[int] | None = None,
         note: str | None = None,
     ) -> pb.EndTxnOk:
-        """End `txn`; asks again, at any coordinator, until the outcome is definite: the same decision again is ok.
+        """End `txn`; repeats at any coordinator until the outcome is definite: repeating a decision is ok.
 
         Raises `InvalidTxnState` (it has ended the other way), `TxnNotFound`, `OutcomeUnknown`; `Timeout`: not known
         yet."""
@@ -323,11 +323,11 @@ class Coordinators:
                 raise
             if self._session.closed:
                 raise OutcomeUnknown(f"this client was closed before it knew how transaction {txn.id} ended") from error
-            # An earlier attempt may have been carried out although the last one was not.
+            # An earlier attempt may have succeeded although the last one did not.
             raise deadline.expired(f"ending transaction {txn.id}", error) from error
 
     async def _link_to_end(self, tcid: int, tries: int, deadline: Deadline) -> Link:
-        """First the TCID's owner, then the others in turn: any coordinator may end any transaction."""
+        """A link to the TCID's owner first, then to the others in turn: any coordinator may end any transaction."""
         owner = self._directory.coordinator_address(tcid)
         addresses = list(dict.fromkeys(a for a in (owner, *(a for _, a in self._directory.coordinators)) if a))
         if not addresses:
@@ -342,7 +342,7 @@ class Coordinators:
         self._listed.pop(txn.id, None)
 
     def _forget_expired(self) -> None:
-        """Transactions that nobody ended, long after the service did."""
+        """Forget transactions that this client never ended and that the service ended long ago."""
         now = self._session.clock.monotonic()
         for txn in [txn for txn in self._open.values() if txn.expires_at + EXPIRY_SLACK_S < now]:
             self.forget(txn)
@@ -351,7 +351,7 @@ class Coordinators:
     # ---- the session ------------------------------------------------------------------------------------------------
 
     def link_opened(self, link: Link) -> None:
-        """The first thing on a new connection to a coordinator: which of its transactions are ours and alive."""
+        """Announce this client's open transactions first on a new connection to a coordinator."""
         if "coordinator" in link.caller.hello_ok.roles:
             link.when_lost(self._stirred.set)
             tcids, answered = self._send_announcement(link)
@@ -366,7 +366,7 @@ class Coordinators:
         self._stirred.set()
 
     async def _keep_announced(self) -> None:
-        """Each coordinator by itself: one that cannot be reached keeps no other from hearing of us within its grace."""
+        """Announce to each coordinator in its own task: an unreachable one must not delay the others past the grace."""
         while True:
             await self._stirred.wait()
             self._stirred.clear()
@@ -384,10 +384,10 @@ class Coordinators:
                 await self._announce_at(address)
         finally:
             del self._announcing[address]
-            self._stirred.set()  # what should hear of us may be elsewhere by now
+            self._stirred.set()  # the TCIDs may have moved meanwhile
 
     def _unannounced(self) -> list[str]:
-        """Addresses of coordinators of open transactions that have not heard of them over their present connection."""
+        """Addresses of coordinators of open transactions without an announcement on their current connection."""
         self._forget_expired()
         found: dict[str, None] = {}
         for tcid in dict.fromkeys(txn_id.tcid for txn_id in self._open):
@@ -413,8 +413,8 @@ class Coordinators:
             await self.key.announce(Deadline(self._session.clock, ANNOUNCE_TIMEOUT_S))
 
     def _send_announcement(self, link: Link) -> tuple[list[int], asyncio.Future[pb.Command]]:
-        """The list is complete, also where a coordinator should own only some of these TCIDs: what it knows of this
-        session and does not find in it, it gives up after the grace."""
+        """Announce all open transactions, also to a coordinator that owns only some of these TCIDs: after the grace it
+        aborts this session's transactions that are not in the list."""
         tcids = [tcid for tcid, address in self._directory.coordinators if address == link.address]
         command = pb.Command(announce_session=pb.AnnounceSession())
         command.announce_session.MergeFromString(b"".join(self._listed.values()))
@@ -431,13 +431,13 @@ class Coordinators:
 
 
 def _as_announced(txn_id: TxnId) -> bytes:
-    """An announcement of this one alone: several in a row are one of all of them, as with any repeated field."""
+    """An encoded announcement of this one alone: concatenated ones form one announcement of all (a repeated field)."""
     bits = pb.TxnIdBits(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
     return pb.AnnounceSession(open=[bits]).SerializeToString()
 
 
 def _result(ok: pb.NewTxnOk) -> CommitResult | None:
-    """How a named transaction has committed, None while it is open."""
+    """How a named transaction has committed; None while it is open."""
     return CommitResult(ok.revision, listed(ok), ok.note or None) if ok.state == pb.TXN_STATE_COMMITTED else None
 
 
@@ -459,7 +459,7 @@ def _checked_keep_ms(keep: timedelta) -> int:
 
 
 def _checked_writer(writer_id: int) -> int:
-    """▲ 0 is the writer of entries outside of named transactions."""
+    """Raises `InvalidArgument`. ▲ 0 is reserved for entries outside named transactions."""
     if not isinstance(writer_id, int) or not 0 < writer_id < 1 << 64:
         raise InvalidArgument(f"writer_id is a positive 64-bit number, not {writer_id!r:.80}")
     return writer_id

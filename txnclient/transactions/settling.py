@@ -1,4 +1,4 @@
-"""Ending in the background what a caller has left undecided: a begin, a commit or an abort that was cancelled (C5)."""
+"""Ends transactions in the background after a caller cancelled a begin, a commit or an abort (C5)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from txnclient.transactions.transaction import Transaction
 from txnwire.errors import TxnError
 
 SLACK_S = 5.0
-"""How long past its deadline the outcome of a transaction is still asked for: the service has ended it by then."""
+"""How long past a transaction's deadline to keep asking for its outcome: the service has ended it by then."""
 
 _log = logging.getLogger("txnclient")
 
 
 class BackgroundSettling:
-    """Of one client. Each transaction is settled until it has ended or its deadline has passed; all of them until the
-    client closes."""
+    """Settles one client's transactions: each until it has ended or its deadline has passed, all until the client
+    closes."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -30,11 +30,11 @@ class BackgroundSettling:
         return self._tasks.start(work, name=name)
 
     def settle(self, txn: Transaction) -> None:
-        """Ask for the end of `txn` that was asked for before, until it is known."""
+        """Repeat the requested commit or abort of `txn` until its outcome is known."""
         self.start(self._settle(txn), name=f"settling {txn.id}")
 
     def undo(self, beginning: Callable[[], Awaitable[Transaction]]) -> None:
-        """▲ Abort, as soon as it is known, what a begin makes whose caller has gone: nobody else can end it."""
+        """▲ Abort a transaction whose begin has lost its caller, as soon as its id is known: no other code ends it."""
         self.start(self._undo(beginning), name="undoing a begin")
 
     async def _undo(self, beginning: Callable[[], Awaitable[Transaction]]) -> None:
@@ -57,7 +57,7 @@ class BackgroundSettling:
                 await asyncio.sleep(backoff.next_s())
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait for what is under way, also for what comes of it, but not for longer than `timeout_s`."""
+        """Wait for the running tasks and those they start, at most `timeout_s`."""
         until = self._session.clock.monotonic() + timeout_s
         while (running := self._tasks.running) and (left := until - self._session.clock.monotonic()) > 0:
             await asyncio.wait(running, timeout=left)

@@ -1,6 +1,6 @@
-"""A transaction as its client holds it: what was done in it, and how it ends.
+"""The client side of one transaction: tracks its sends and acks, and ends it.
 
-Source: PIP-31, "Transaction flow"; API.md for what commit and abort do with sends and acks that are under way.
+Source: PIP-31, "Transaction flow"; API.md: what commit and abort do with sends and acks under way.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from txnwire.proto import txn_pb2 as pb
 class TransactionState(StrEnum):
     OPEN = "OPEN"
     COMMITTING = "COMMITTING"
-    """`commit()` was called and its outcome is not known yet; calling it again asks again."""
+    """`commit()` was called and its outcome is not known yet; call it again to ask again."""
     ABORTING = "ABORTING"
-    """It failed or `abort()` was called, and the service has not confirmed it yet; calling that again asks again."""
+    """It failed or `abort()` was called, and the service has not confirmed it yet; call `abort()` to ask again."""
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
 
@@ -49,17 +49,17 @@ _log = logging.getLogger("txnclient")
 @dataclass(frozen=True, slots=True)
 class CommitResult:
     revision: int
-    """Of the metadata store: orders all decisions. 0 where only the collected outcome is known any more."""
+    """The metadata store's revision, which orders all decisions; 0 if only the collected outcome is left."""
     writers: tuple[int, ...] | None = None
-    """Of a named transaction: the writers that count, in rising order; None: all."""
+    """For a named transaction: the writers that count, in rising order; None: all."""
     note: str | None = None
-    """What its commit has noted; None: nothing."""
+    """The note of its commit; None: no note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """How a client takes part in a named transaction (DESIGN §10): as which writer, and whether another begin had made
-    it. `result`: how it committed, if it had already."""
+    """How a client takes part in a named transaction (DESIGN §10): its writer id, and whether another begin had created
+    it. `result`: its commit, if it had committed already."""
 
     name: str
     writer_id: int
@@ -68,20 +68,20 @@ class Joined:
 
 
 class TransactionParticipant(Protocol):
-    """What sends or acks in a transaction: a producer's channel, the acks of a consumed segment."""
+    """A sender or acker in a transaction: a producer's channel, or the acks of a consumed segment."""
 
     def flush(self, txn: Transaction) -> None:
-        """Send what is gathered for it, now."""
+        """Send what is gathered for it now."""
 
     def withdraw(self, txn: Transaction) -> None:
-        """Give up what is not under way to a server: it aborts, or commits without this writer."""
+        """Drop what is not under way to a server: it aborts, or commits without this writer."""
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
-        """It has been decided, at this revision; 0: not known when."""
+        """It has been decided, at this revision; 0: unknown."""
 
 
 class Ender(Protocol):
-    """Who asks the coordinators to end a transaction."""
+    """Ends transactions at the coordinators."""
 
     async def end(
         self,
@@ -94,29 +94,29 @@ class Ender(Protocol):
     ) -> pb.EndTxnOk: ...
 
     async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
-        """How a named transaction that is known to have committed did so; None where that cannot be told any more."""
+        """How a committed named transaction committed; None if its outcome is no longer kept."""
 
     def forget(self, txn: Transaction) -> None: ...
 
     def settle(self, txn: Transaction) -> None:
-        """Find out how it ends, in the background."""
+        """End it in the background."""
 
 
 class KeyHolder(Protocol):
-    """Of a client with a transaction key: whether it holds that still."""
+    """Tells whether a client still holds its transaction key."""
 
     def expired(self) -> ExpiredTransaction | None:
-        """What to raise where it was fenced."""
+        """The error to raise if it was fenced."""
 
     async def expired_instead(self, error: TxnError, deadline: Deadline) -> TxnError:
-        """`error`, or that it was fenced, which is why it came."""
+        """`error`, or `ExpiredTransaction` if fencing has caused it."""
 
 
 class Transaction:
-    """Made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it.
+    """One transaction, made by `client.begin()` or `client.transaction()`. Any number of tasks may send and ack in it.
 
-    A named one (`client.begin(name=…)`) is shared with everybody who begins the name; this object is one writer of it.
-    What others do to it shows here only when something is asked of it: `state` stays OPEN until then."""
+    Every client that begins the name shares a named one (`client.begin(name=…)`); this object is one writer of it.
+    Another client's commit or abort shows here only after a call on this object: `state` stays OPEN until then."""
 
     def __init__(
         self,
@@ -129,14 +129,14 @@ class Transaction:
         joined: Joined | None = None,
         holder: KeyHolder | None = None,
     ) -> None:
-        """`expires_at`: on the monotonic clock; past it the service has surely aborted it. `link`: where it was
-        begun. `joined`: of a named one. `holder`: of a client with a transaction key."""
+        """`expires_at`: on the monotonic clock; the service has certainly aborted it after that. `link`: where it was
+        begun. `joined`: set for a named one. `holder`: set for a client with a transaction key."""
         self.id = txn_id
         self.name = None if joined is None else joined.name
         self.writer_id = 0 if joined is None else joined.writer_id
-        """As whom this object sends and acks; random for each begin of a name, 0 without one."""
+        """The writer that this object sends and acks as; random for each begin of a name, 0 without one."""
         self.joined = joined is not None and joined.joined
-        """Whether somebody else had begun the name."""
+        """Whether another begin had created the named transaction."""
         self.expires_at = expires_at
         self.link = link
         self.begun_s = session.clock.monotonic()
@@ -151,7 +151,7 @@ class Transaction:
         self._settled: asyncio.Future[None] | None = None
         self._result: CommitResult | None = None
         self._counted: tuple[int, ...] | None = None
-        """The writers that a commit has named."""
+        """The writers listed by a commit."""
         self._note: str | None = None
         self._asked = False
         """Whether a coordinator may have been asked to commit it."""
@@ -165,25 +165,24 @@ class Transaction:
 
     @property
     def result(self) -> CommitResult | None:
-        """What `commit` has returned; None as long as it is not known to be committed. `result.revision` given to
-        another client as `at_least` has it read no older state than this."""
+        """The result of `commit`; None while it is not known to be committed. Another client that passes
+        `result.revision` as `at_least` reads no older state."""
         return self._result
 
     @property
     def writers(self) -> tuple[int, ...] | None:
-        """Of a named transaction that is known to have committed: the writers that count; None: all, or not known."""
+        """The writers that count in a committed named transaction; None: all, or not known."""
         return None if self._result is None else self._result.writers
 
     @property
     def note(self) -> str | None:
-        """Of a named transaction that is known to have committed: what its commit has noted; None: nothing, or not
-        known."""
+        """The note of a committed named transaction; None: no note, or not known."""
         return None if self._result is None else self._result.note
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Wait for every send and ack made in the transaction here; raises the error of one that failed.
+        """Wait for every send and ack made through this object; raises the error of one that failed.
 
-        So a writer of a named transaction knows, and may tell whoever commits it, that what it did is all there."""
+        A writer of a named transaction then knows that its work is stored, and may tell the committing client."""
         self._session.expect_here()
         self.check_open("flush")
         await self._wait_flushed(self._session.deadline(timeout))
@@ -195,17 +194,17 @@ class Transaction:
     ) -> CommitResult:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
-        `writers`, of a named one: the `writer_id`s that count, and whatever any other has sent and acked is treated as
-        aborted; None: all, an empty list: none. The first commit decides: `InvalidTxnState` for another list later.
-        Only what *this* object has sent and acked is waited for, and only if its writer counts. `note`, of a named one:
-        up to 256 bytes of text that whoever finds the name committed is told (`.note`), e.g. what was written.
-        `InvalidTxnState` for another note later; a commit without one is never another one for that.
+        `writers`, for a named one: the `writer_id`s that count; sends and acks of all others are treated as aborted;
+        None: all, an empty list: none. The first commit decides: a different list later raises `InvalidTxnState`. It
+        waits only for sends and acks of *this* object, and only if its writer counts. `note`, for a named one: up to
+        256 bytes of text for later begins of the name (`.note`), e.g. what was written. A different note later raises
+        `InvalidTxnState`; a commit without a note never conflicts.
 
-        If a send or ack failed, the transaction is aborted and that error raised (`InvalidTxnState` from it where the
-        transaction's own timeout has passed: then it is aborted anyway); a named one stays open then, for it is not
-        this writer's alone: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet,
-        calling it again asks again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: by a newer holder
-        of the client's transaction key. `timeout` in seconds, None: the client's.
+        If a send or ack failed, the transaction is aborted and that error raised (as the cause of `InvalidTxnState` if
+        the transaction's own timeout has passed, which aborts it anyway). A named one then stays open, because it has
+        other writers: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet, call it
+        again to ask again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: a newer holder of the
+        client's transaction key aborted it. `timeout` in seconds, None: the client's.
         """
         self._session.expect_here()
         counted = self._listed(writers)
@@ -230,8 +229,8 @@ class Transaction:
             raise
 
     async def _find_out(self, deadline: Deadline) -> None:
-        """▲ How one ends that is being aborted although a commit was asked for before, and cancelled: it must not be
-        called aborted while that may be what decides. Raises `Timeout`."""
+        """▲ Settle an abort that follows a cancelled commit: the transaction must not be reported as aborted while that
+        commit may still decide. Raises `Timeout`."""
         try:
             await self.abort(timeout=deadline.remaining())
         except InvalidTxnState as error:
@@ -254,7 +253,7 @@ class Transaction:
         return self._committed(CommitResult(reply.revision, listed(reply), reply.note or None))
 
     async def _complete(self, deadline: Deadline) -> None:
-        """What was made in it here is stored and recorded; raises the error of what could not be."""
+        """Wait until all its sends and acks here are stored; raises the error of one that failed."""
         await self._wait_flushed(deadline)
         if self._failure is None:
             return
@@ -264,8 +263,8 @@ class Transaction:
             raise failure
         await self._abort_after(failure, deadline)
         if self._session.clock.monotonic() >= self.expires_at and not isinstance(failure, ExpiredTransaction):
-            # What was made in it fails because it has ended: whether anything was still made must not tell what a
-            # commit behind the deadline raises.
+            # Sends and acks fail because it has ended: a commit after the deadline must raise the same error with or
+            # without them.
             raise InvalidTxnState(
                 f"transaction {self.id} cannot commit: its timeout has passed, so it is aborted"
             ) from failure
@@ -281,7 +280,7 @@ class Transaction:
         return error if self._holder is None else await self._holder.expired_instead(error, deadline)
 
     async def reason(self, error: TxnError) -> TxnError:
-        """What to raise for the `error` of a send or ack in it: that its client was fenced, where that is behind it."""
+        """What to raise for the `error` of a send or ack in it: `ExpiredTransaction` if fencing has caused it."""
         return await self._reason(error, self._session.deadline())
 
     def _listed(self, writers: Iterable[int] | None) -> tuple[int, ...] | None:
@@ -323,14 +322,14 @@ class Transaction:
         return result
 
     async def _ended_otherwise(self, deadline: Deadline) -> None:
-        """It has ended in another way than was asked for: aborted, or, where it has a name, with other writers."""
+        """It has ended differently than requested: aborted or, for a named one, with other writers."""
         if self.name is None:
             self._over(TransactionState.ABORTED, await self._aborted_at(deadline))
             return
         try:
             await self._find_out_named(deadline)
         except TxnError as error:
-            _log.debug("how transaction %s has ended: %s", self.id, error)  # still COMMITTING: asking again tells
+            _log.debug("how transaction %s has ended: %s", self.id, error)  # still COMMITTING: call again
 
     async def _find_out_named(self, deadline: Deadline) -> None:
         try:
@@ -341,7 +340,7 @@ class Transaction:
             self._over(TransactionState.ABORTED, reply.revision)
 
     async def _committed_as(self, deadline: Deadline) -> CommitResult | None:
-        """Of one that has committed although its abort was asked for; None where that cannot be told."""
+        """How it committed although an abort was requested; None if unknown."""
         try:
             if self.name is not None:
                 return await self._ender.committed_as(self, deadline)
@@ -357,8 +356,8 @@ class Transaction:
             self._committed(result)
 
     async def _aborted_at(self, deadline: Deadline) -> int:
-        """When somebody else has aborted it, 0 if that cannot be told. ▲ Consumers start over only where that is known:
-        a broker that has yet to hear of it would go on behind what was acked here, and out of order."""
+        """The revision at which another party aborted it, 0 if unknown. ▲ Consumers start over only if it is known: a
+        broker that has not followed the abort would go on after the messages acked here, out of order."""
         try:
             return (await self._ender.end(self, pb.TXN_ACTION_ABORT, deadline)).revision
         except TxnError as error:
@@ -366,11 +365,11 @@ class Transaction:
             return 0
 
     async def abort(self, *, timeout: float | None = None) -> None:
-        """Give up what is not sent, which fails by `InvalidTxnState`, abort, and wait for what was sent as long as time
+        """Fail unsent messages and acks with `InvalidTxnState`, abort, and wait for those already sent while time
         allows. Aborting again is ok.
 
-        `InvalidTxnState`: it has committed. `ExpiredTransaction`: it was aborted, by a newer holder of the client's
-        transaction key. `Timeout`: not known to be aborted yet, calling it again asks again.
+        `InvalidTxnState`: it has committed. `ExpiredTransaction`: a newer holder of the client's transaction key
+        aborted it. `Timeout`: not known to be aborted yet, call it again to ask again.
         """
         self._session.expect_here()
         if self._state is TransactionState.ABORTED:
@@ -389,14 +388,14 @@ class Transaction:
 
     @property
     def undecided(self) -> bool:
-        """Whether its end was asked for, and is not known."""
+        """Whether its end was requested and is not known."""
         return self._state is TransactionState.COMMITTING or self._state is TransactionState.ABORTING
 
     def settle_later(self) -> None:
-        """Nobody here goes on with it: its end is found out in the background, until it is known or its time is up.
-        ▲ C1, C5: it is aborted, also where a commit may be on its way: then the first of both decides, and nothing
-        commits long after its caller has given up, who may do the same again in another transaction. A named one is not
-        this writer's alone: it goes on, and a commit that may be on its way is asked for again."""
+        """Settle it in the background, until its end is known or its time is up. ▲ C1, C5: it is aborted even if a
+        commit may be on its way, and the first of both decides: else it could commit long after its caller has given up
+        and done the work again in another transaction. A named one has other writers: it goes on, and a commit that may
+        be on its way is repeated."""
         if not self._session.is_here:  # a forked child leaves it to its parent
             return
         if self.name is None and self._state in (_OPEN, TransactionState.COMMITTING):
@@ -408,7 +407,7 @@ class Transaction:
             self._ender.settle(self)
 
     async def ask_again(self, *, timeout: float) -> None:
-        """For the end that was asked for. Raises as that does."""
+        """Repeat the requested commit or abort. Raises as that does."""
         if self._state is TransactionState.COMMITTING:
             await self.commit(writers=self._counted, note=self._note, timeout=timeout)
         else:
@@ -428,16 +427,16 @@ class Transaction:
         except InvalidTxnState:
             self._over_committed(await self._committed_as(deadline))
             raise
-        # Reads wait for this, too: until an owner has heard of it, what was committed behind it stays hidden there.
+        # Reads wait for this too: until an owner has followed the abort, it hides messages committed behind it.
         self._session.committed_at(reply.revision)
         expired = await self._expired_by(reply, deadline)
-        # What was to be sent again has no purpose any more; the answers to the rest are on their way.
+        # Resends are pointless now; the answers to the rest are on their way.
         for participant in list(self._participants):
             participant.withdraw(self)
         try:
             await self._wait_settled(deadline)
         except Timeout as error:
-            # Aborted it is, and only that brings back what was acked in it: a broker that hangs must not keep it away.
+            # It is aborted, and only reporting that redelivers its acked messages: a hanging broker must not delay it.
             _log.debug("transaction %s is aborted: %s", self.id, error)
         finally:
             self._over(TransactionState.ABORTED, reply.revision)
@@ -445,15 +444,15 @@ class Transaction:
             raise expired
 
     async def _expired_by(self, reply: pb.EndTxnOk, deadline: Deadline) -> ExpiredTransaction | None:
-        """That it was fenced, of one that was aborted so long ago that nobody knows by whom: only its key tells."""
+        """The fencing error for a transaction aborted so long ago that only its key can tell the cause."""
         if self._holder is None or reply.revision:
             return None
         error = await self._holder.expired_instead(InvalidTxnState(f"transaction {self.id} was aborted"), deadline)
         return error if isinstance(error, ExpiredTransaction) else None
 
     async def _abort_after(self, failure: TxnError, deadline: Deadline) -> None:
-        """Abort because of `failure`, which is what the caller shall hear, unless it was fenced, which is why it failed
-        then. A failing abort only adds a note to it."""
+        """Abort because of `failure`, which the caller raises, unless fencing has caused it. A failing abort only adds
+        a note to it."""
         try:
             await self._abort(deadline)
         except ExpiredTransaction as expired:
@@ -465,8 +464,8 @@ class Transaction:
         self._state = state
         self._ender.forget(self)
         participants, self._participants = self._participants, {}
-        # ▲ What a writer that does not count has acked comes back, as after an abort. So it does where nobody can
-        # tell who counts: the broker delivers what counts to nobody again, and what does not has to come in order.
+        # ▲ Acks of a writer that does not count come back, as after an abort; also if the counting writers are unknown:
+        # the broker never redelivers acks that count, and the others must come in order.
         happened = (
             state is TransactionState.COMMITTED
             and self._result is not None
@@ -479,16 +478,17 @@ class Transaction:
 
     @property
     def aborting(self) -> bool:
-        """Whether it can only abort, or has: what is not sent yet need not be."""
+        """Whether it can only abort or has aborted, so unsent messages need not be sent."""
         return self._state is TransactionState.ABORTING or self._state is TransactionState.ABORTED
 
     def expect_here(self) -> None:
-        """▲ C7: what is under way in it is counted in its own loop: of another thread its commit may miss some."""
+        """Raises `InvalidArgument` in another event loop. ▲ C7: its own loop counts what is under way; its commit could
+        miss calls of another thread."""
         self._session.expect_here()
 
     def check_open(self, doing: str) -> None:
-        """Raises `InvalidTxnState` if nothing may be done in it any more; `doing`: e.g. "send". `ExpiredTransaction`
-        where its client is known to be fenced."""
+        """Raises `InvalidTxnState` unless it is open; `doing`: e.g. "send". `ExpiredTransaction` if its client is known
+        to be fenced."""
         expired = None if self._holder is None else self._holder.expired()
         if expired is not None:
             raise expired
@@ -496,33 +496,33 @@ class Transaction:
             raise InvalidTxnState(f"cannot {doing} in transaction {self.id}: it is {self._state.value}")
 
     def check_goes_on(self, doing: str) -> None:
-        """As `check_open`, for the rest of what was begun in it while it was open: ▲ C2: a commit waits for that."""
+        """As `check_open`, for the rest of an operation begun while it was open: ▲ C2: a commit waits for that."""
         if self._state is not _OPEN and self._state is not TransactionState.COMMITTING:
             raise self.withdrawn(doing)
 
     def withdrawn(self, doing: str) -> InvalidTxnState:
-        """The error of what it has not waited for; `doing`: e.g. "send"."""
+        """The error for an operation it did not wait for; `doing`: e.g. "send"."""
         ended = "was aborted" if self.aborting else f"is {self._state.value}"
         return InvalidTxnState(f"cannot {doing} in transaction {self.id}: it {ended}, and this was not sent")
 
     def started(self, participant: TransactionParticipant | None) -> None:
-        """`participant` has something under way in it: an entry or an ack, which `finished` will be told of once.
-        None: something that consists of what participants do, and ends by itself."""
+        """`participant` has an entry or an ack under way in it; `finished` is called once for it. None: an operation
+        made of several participants' parts, which ends on its own."""
         self._under_way += 1
         if participant is not None:
             self._participants[participant] = None
 
     def involves(self, participant: TransactionParticipant) -> None:
-        """`participant` is to be told of its end."""
+        """`participant` must hear of its end."""
         self._participants[participant] = None
 
     def failed(self, error: TxnError) -> None:
-        """▲ C1: something that had to be part of it is not, or nobody knows: it can only abort."""
+        """▲ C1: something that had to be part of it is not, or may not be: it can only abort."""
         if self._failure is None:
             self._failure = error
 
     def finished(self, error: TxnError | None) -> None:
-        """One of what was started is done, or withdrawn, or has failed with `error`: then it can only abort."""
+        """One started operation is done, withdrawn, or failed with `error`: then it can only abort."""
         self._under_way -= 1
         if error is not None:
             self.failed(error)
@@ -544,18 +544,18 @@ class Transaction:
 
 
 FENCED_LIKE = (TxnConflict, NotAllowed, ProducerFenced)
-"""What a client that was fenced may meet before it hears of that: what it has acked comes again, its transaction's
+"""Errors that a fenced client may get before it learns of the fencing: its acked messages come again, its transaction's
 header is collected, its successor has its segments and its producers' names."""
 
 
 async def reason_of(error: TxnError, txn: Transaction | None) -> TxnError:
-    """Of one of `FENCED_LIKE` for a send or ack in `txn`: what to raise."""
+    """What to raise for one of `FENCED_LIKE` from a send or ack in `txn`."""
     return error if txn is None else await txn.reason(error)
 
 
 def check_transaction(txn: Transaction, doing: str) -> None:
-    """As `Transaction.check_open`, of what the application has given as `txn`: `InvalidArgument` if it is none, or
-    belongs to another event loop than this is called in."""
+    """As `Transaction.check_open`, for the application's `txn` argument: `InvalidArgument` if it is no transaction or
+    belongs to another event loop."""
     if not isinstance(txn, Transaction):
         raise InvalidArgument(f"txn is a transaction, as begin() gives it, not {type(txn).__name__}")
     txn.expect_here()
@@ -563,7 +563,7 @@ def check_transaction(txn: Transaction, doing: str) -> None:
 
 
 def listed(reply: pb.EndTxnOk | pb.NewTxnOk) -> tuple[int, ...] | None:
-    """The writers that count, as the service tells them: an absent list counts all, an empty one none."""
+    """The writers that count, from a reply: without a list all count, with an empty one none."""
     return tuple(sorted(reply.writers.writers)) if reply.HasField("writers") else None
 
 

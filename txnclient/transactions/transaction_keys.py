@@ -1,7 +1,7 @@
-"""A client that holds a transaction key: who else connects with that key fences it, at once. Source: 003; DESIGN §9.
+"""Holds a client's transaction key: another client that connects with it fences this one. Source: 003; DESIGN §9.
 
-Every holder has an epoch, which it names in its connects and begins: what was sent by an older one, or comes late, is
-refused. So that coordinators know the holder is there, it keeps a connection to the one that its key hashes to.
+Every holder has an epoch, which it sends in its connects and begins: coordinators refuse requests of an older holder
+and late ones. To show that it is alive, the holder keeps a connection to the coordinator that its key hashes to.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from txnwire.names import validate_transaction_key
 from txnwire.proto import txn_pb2 as pb
 
 CALL_TIMEOUT_S = 10.0
-"""Of one request to one coordinator; a call goes on until its own time is up."""
+"""Timeout of one request to one coordinator; the call repeats it until its own deadline."""
 
 _log = logging.getLogger("txnclient")
 
 
 class Beginner(Protocol):
-    """Who keeps this client's open transactions."""
+    """Keeps this client's open transactions."""
 
     def begun(
         self, reply: pb.NewTxnOk, link: Link, expires_at: float, *, holder: HeldKey | None = None
@@ -44,27 +44,28 @@ class HeldKey:
         """Raises `InvalidArgument`."""
         self.key = validate_transaction_key(key)
         self.epoch: int | None = None
-        """As which holder this client was let in; None: not yet."""
+        """This client's holder epoch; None: not yet a holder."""
         self.fenced: ExpiredTransaction | None = None
-        """Why it holds the key no more."""
+        """Why it no longer holds the key."""
         self._session = session
         self._beginner = beginner
         self._connect: pb.TcClientConnect | None = None
-        """What took the key, or is about to: repeated, it is answered alike."""
+        """The connect that took the key or will take it; a repeat gets the same answer."""
         self._link: Link | None = None
-        """Over which its coordinator knows of it."""
+        """The link over which its coordinator knows it."""
         self._begins = 0
         self._attempt = b""
-        """Of a begin that went unanswered, until it is known what became of it."""
+        """The attempt of an unanswered begin, until its outcome is known."""
         self._beginning = False
         self._undoing: asyncio.Task[None] | None = None
-        """Of a begin that was cancelled."""
+        """Undoes a cancelled begin."""
         self._latest: Transaction | None = None
 
     # ---- holding it -------------------------------------------------------------------------------------------------
 
     def address(self) -> str | None:
-        """Of the coordinator that the key hashes to, None while nobody is up. Any would do; there its holders meet."""
+        """The address of the coordinator that the key hashes to; None while none is up. Any coordinator would work;
+        all holders of a key use this one."""
         found = self._coordinator()
         return None if found is None else found[1]
 
@@ -72,12 +73,12 @@ class HeldKey:
         known = self._session.directory.coordinators
         if not known:
             return None
-        # Whichever ids are not held by anybody just now, all others keep their keys.
+        # Rendezvous hashing: a TCID without an owner moves only its own keys.
         return max(known, key=lambda one: (hash_key(f"{one[0]:04x}&{self.key}".encode()), one[0]))
 
     async def take(self, deadline: Deadline) -> None:
-        """Become the holder, and fence who was. Of two that connect at once the later one is: it reads the epoch anew
-        where the other was faster. Raises `Timeout`, `StoreFull`, `Unauthorized`."""
+        """Become the holder, and fence the previous one. If two connect at once, the later one wins: it reads the epoch
+        again if the other was faster. Raises `Timeout`, `StoreFull`, `Unauthorized`."""
         await self._session.repeat(
             f"connecting with transaction key {self.key!r}", deadline, lambda: self._take(deadline)
         )
@@ -86,8 +87,8 @@ class HeldKey:
         while True:
             link, tcid = await self._link_to_it(deadline)
             if self._connect is None:
-                # ▲ The epoch is read first and named in the connect: one of ours that comes late, or that a coordinator
-                # has slept over, must not fence who has connected meanwhile.
+                # ▲ Read the epoch first and send it in the connect: a late connect, or one a paused coordinator handles
+                # later, must not fence a client that has connected meanwhile.
                 asked = pb.TcClientConnect(tc_id=tcid, transaction_key=self.key, epoch=-1)
                 epoch = await self._ask(link, asked, deadline)
                 attempt = self._session.random_u64().to_bytes(8, "little")
@@ -118,15 +119,14 @@ class HeldKey:
 
     @property
     def unannounced(self) -> bool:
-        """Whether its coordinator does not know over which connection this holder is there."""
+        """Whether its coordinator does not know this holder's current connection."""
         if self.epoch is None or self.fenced is not None:
             return False
         address = self.address()
         return address is not None and (self._link is None or self._session.links.ready(address) is not self._link)
 
     async def announce(self, deadline: Deadline) -> bool:
-        """Show, over a new connection, that this client is there, and hear whether it is the holder still; False: ask
-        again."""
+        """Announce this client over a new connection, and learn whether it is still the holder; False: try again."""
         if self._connect is None or self.fenced is not None:
             return True
         try:
@@ -148,14 +148,14 @@ class HeldKey:
             _log.warning("transaction key %r: %s", self.key, error)
 
     def expired(self) -> ExpiredTransaction | None:
-        """A new error that says so, where this client was fenced."""
+        """A new `ExpiredTransaction` if this client was fenced."""
         return None if self.fenced is None else ExpiredTransaction(str(self.fenced))
 
     async def expired_instead(self, error: TxnError, deadline: Deadline) -> TxnError:
-        """What to raise for a transaction that has ended against its holder's will: a fenced one whose header has been
-        collected looks like any aborted one, and to who sends or acks in it before it has heard, like a conflict."""
+        """What to raise for a transaction that its holder did not end: after fencing and collection it looks like any
+        aborted one, or like a conflict to a send or ack made before the client learns of it."""
         if not isinstance(error, ExpiredTransaction):
-            # ▲ K1: a coordinator that fences closes the connection, so the first question may end with that.
+            # ▲ K1: a coordinator that fences closes the connection, so the first request may fail with that.
             try:
                 asking = f"asking for the holder of {self.key!r}"
                 await self._session.repeat(asking, deadline, lambda: self._hear(deadline))
@@ -170,7 +170,8 @@ class HeldKey:
     # ---- begin ------------------------------------------------------------------------------------------------------
 
     async def begin(self, timeout_s: float, deadline: Deadline) -> Transaction:
-        """Raises `ExpiredTransaction` (fenced), `InvalidTxnState` while another one is open; else as any begin."""
+        """Begin under the key. Raises `ExpiredTransaction` (fenced), `InvalidTxnState` while another one is open; else
+        as any begin."""
         if self._undoing is not None:
             await asyncio.wait((self._undoing,), timeout=deadline.remaining())
             if not self._undoing.done():
@@ -193,7 +194,7 @@ class HeldKey:
     async def _expect_none_open(self, deadline: Deadline) -> None:
         fenced, latest = self.expired(), self._latest
         if fenced is not None:
-            await asyncio.sleep(0)  # ▲ C6: whoever calls on although told does not stop the loop
+            await asyncio.sleep(0)  # ▲ C6: a caller that keeps calling must not block the event loop
             raise fenced
         if self._beginning:
             raise InvalidTxnState(
@@ -221,15 +222,15 @@ class HeldKey:
             self._begins += 1
             self._attempt = b""
             if ok.state != pb.TXN_STATE_OPEN:
-                continue  # it took so long that it was ended meanwhile
+                continue  # it has ended during the begin
             txn = self._latest = self._beginner.begun(ok, link, began + timeout_s, holder=self)
             if not (resumed and ok.joined):
                 return txn
-            # Of a begin that was given up: its time runs since then, and nobody has been told of it.
+            # It belongs to a begin that was given up: its timeout runs since then, and no caller knows it.
             await txn.abort(timeout=deadline.remaining())
 
     async def _undo(self, timeout_s: float) -> None:
-        """▲ Of a begin that was cancelled: what it has made is aborted as soon as it is known."""
+        """▲ Abort the transaction of a cancelled begin as soon as its id is known."""
         deadline = self._session.deadline()
         try:
             ok, link, began = await self._session.repeat(

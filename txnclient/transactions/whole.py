@@ -1,4 +1,4 @@
-"""What has to be in its transaction whole, or leaves it only able to abort."""
+"""Operations of several sends that must be in their transaction whole, or it can only abort."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from txnwire.errors import InvalidTxnState, TxnError, again
 
 
 class Whole:
-    """Something that consists of several sends and is in its transaction from its first one to its last, as a block.
+    """A `with` block that keeps an operation of several sends in its transaction from the first send to the last.
 
-    ▲ C1: whatever ends it before it is all stored leaves the transaction only able to abort, or that would commit a
-    part. ▲ C2: no commit passes while it is under way, also while it waits for room or for the next message."""
+    ▲ C1: if it ends before everything is stored, the transaction can only abort, or it would commit a part. ▲ C2: a
+    commit waits for it, also while it waits for room or for the next message."""
 
     def __init__(self, txn: Transaction | None, what: str) -> None:
-        """`what`: e.g. "a send". None: in no transaction, nothing is done."""
+        """`what`: e.g. "a send". `txn` None: without a transaction it does nothing."""
         self._txn = txn
         self._what = what
         self._under_way = False
@@ -38,14 +38,14 @@ class Whole:
             self._txn.finished(None)
 
     def flush(self, txn: Transaction) -> None:
-        """Its sends are flushed where they are."""
+        """Nothing to do: the channels flush its sends."""
 
     def withdraw(self, txn: Transaction) -> None:
-        """Nobody waits for it any more: it may be at a message that its caller has yet to give."""
+        """The transaction stops waiting for it: its caller may not have given the next message yet."""
         self._finish()
 
     def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
-        """Its next send is told."""
+        """Nothing to do: its next send raises."""
 
 
 def failure_in(txn: Transaction, what: str, error: BaseException) -> TxnError:
