@@ -74,7 +74,7 @@ QUEUE_WORKERS = ("client-jobs-1", "client-jobs-2")
 KEYED = ("client-keyed-1", "client-keyed-2")
 SEEKER = "client-seeker"
 SENDER = "client-sender"
-"""Connections to the topic of the seek workload."""
+"""Sends to the topic of the seek workload."""
 ACKER = "client-acker"
 OPERATOR = "client-operator"
 LAYOUTS = "client-layouts"
