@@ -1,7 +1,7 @@
 """Judges what was shown of some topics by what is stored and how its transactions ended.
 
     stored   one row an entry: all that is kept, of open and aborted transactions too       (STORED)
-    shown    one row a message: what a READ_COMMITTED reader showed, or somebody received   (SHOWN)
+    shown    one row a message: what a READ_COMMITTED reader showed, or a client received    (SHOWN)
     known    one row a transaction: how it ended, and whether it was pending in the snapshot (KNOWN)
     told     one row a writer of a named transaction: whether it counts, as its segments have it (TOLD)
 

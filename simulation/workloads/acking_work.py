@@ -6,9 +6,9 @@ One process does all the work, so that it knows everything. Under all faults thi
 
 - messages that a committed transaction has acked, singly or up to a message, do not come again;
 - messages that an aborted one has acked come again, before anything behind them in their segment;
-- everything else comes in the end, unless it was acked outside of transactions. Such an ack counts for nothing where it
-  named what was pending in a transaction; a cumulative one counts for all the rest that it covers. The latter is asked
-  at the end, when nothing befalls the cluster any more: plain acks may be forgotten by a server that is killed.
+- everything else comes in the end, unless it was acked outside of transactions. Such an ack has no effect on values
+  pending in a transaction; a cumulative one acks all others that it covers. The latter is checked at the end, when
+  there are no more faults: a killed server may forget plain acks.
 
 An ack outside surely met an open transaction only if the transaction is found open after the ack's answer and no
 connection was opened meanwhile: over a new connection the ack may have been repeated, and land again at any time.

@@ -61,7 +61,7 @@ class PassingLog:
     attempts: dict[str, None] = field(default_factory=dict)
     """Every transaction that was begun."""
     subscriptions: int = 0
-    """Of all generations."""
+    """Number of subscriptions over all generations."""
     left: list[str] = field(default_factory=list)
     visible: list[str] = field(default_factory=list)
     """Messages that a reader from the beginning finds at the end, also those that no subscription would get any more.

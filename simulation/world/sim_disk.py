@@ -116,7 +116,7 @@ class SimDisk:
         for witness in self.witnesses:
             witness(what, segment)
 
-    # --- what befalls it ---
+    # --- faults ---
 
     def inject(self, faults: DiskFaults) -> Callable[[], None]:
         """Adds these faults, until the returned call."""

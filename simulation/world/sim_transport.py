@@ -61,7 +61,7 @@ class Network:
         span = delays.slow_s if self.random.random() < delays.slow_share else delays.usual_s
         return self.random.uniform(*span)
 
-    # --- what befalls it ---
+    # --- faults ---
 
     def cut(self, source: str, target: str) -> None:
         """Nothing from host `source` reaches host `target` until `mend`; keep-alives close connections that are cut for
