@@ -125,7 +125,7 @@ def known_transactions(transactions: DataFrame, service: ServiceAddress, cut: Sn
 def _answers(service: ServiceAddress, named: Mapping[str, bool]) -> dict[str, dict[str, Any]]:
     client = client_of(service.url, timeout_s=service.timeout_s)
     states = {str(txn_id): state for txn_id, state in client.outcomes(named).items()}
-    # ▲ A transaction collected between the two reads of one answer is not unknown.
+    # A transaction collected between the two reads of one answer is not unknown.
     again = [txn_id for txn_id, state in states.items() if state == "UNKNOWN"]
     states |= {str(txn_id): state for txn_id, state in client.outcomes(again).items()} if again else {}
     return {

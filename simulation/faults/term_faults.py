@@ -7,9 +7,9 @@ from simulation.world.store_faults import APPLIED, Trouble
 
 
 async def term_unheard_of(scene: Scene) -> None:
-    """▲ The leader loses etcd for longer than its lease. Its successor gives up absent brokers, and is dead before the
-    first one has etcd again and leads once more. Etcd was compacted meanwhile, so the first leader does not see the
-    other term. Its client connections stood all the while, so clients do not see it either."""
+    """▲ The leader loses etcd for longer than its lease. Its successor gives up consumers that do not join it, and is
+    dead before the first leader has etcd again and leads once more. Etcd was compacted meanwhile, so the first leader
+    does not see the other term. Its client connections stood all the while, so clients do not see it either."""
     leader = scene.strikes.leader("controller")
     scene.told.append(leader)
     first = scene.world.processes[leader]

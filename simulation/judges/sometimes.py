@@ -136,7 +136,7 @@ _REASONS = {
 
 @dataclass(slots=True)
 class _Txn:
-    """What is known of an undecided transaction. `answered_at`: when the broker learned that its last op has landed."""
+    """What is known of an undecided transaction. `answered_at`: when the answer to its last op arrives."""
 
     segments: dict[str, None] = field(default_factory=dict)
     subscriptions: dict[str, None] = field(default_factory=dict)

@@ -231,7 +231,7 @@ class Scenario:
         return running
 
     def _task_ended(self, name: str, end: TaskEnd) -> None:
-        """▲ Whether the task was restarted or its process ended by it: a task of ours ends only by a defect."""
+        """▲ A finding even if the task was restarted or its process ended: a task of ours ends only by a defect."""
         if not isinstance(end.error, DataCorrupt):  # a fault has damaged records or ledgers
             of = f" of {end.of}" if end.of else ""
             self.findings.append(f"dead task: {name}: {end.name}{of} ended: {end.error!r}")
