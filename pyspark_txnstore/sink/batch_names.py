@@ -9,8 +9,8 @@ restart the same ones. ▲ A checkpoint copied for another output topic has the 
 target in the name its batches would be found committed, and nothing would be written.
 
 Sink, target and write id are escaped, so that no `/` in them makes two names equal; a long one is replaced by its hash.
-Outcomes are kept for 30 days. The last commit under a name, without its number or write id, is kept for ever (DESIGN
-§10): a query that returns after a year still finds its last batch committed.
+Outcomes are kept for 30 days. The last commit under a name, without number or write id, is kept for ever (DESIGN §10):
+a query that returns after a year still finds its last batch committed.
 
 Earlier versions left out the target and escaped nothing. Their commits are looked up by `former`.
 """

@@ -53,7 +53,7 @@ async def unanswered(scene: Scene) -> None:
 
 
 async def renews_only(scene: Scene) -> None:
-    """Etcd renews leases and answers nothing else, as during a defragmentation: requests are lost or land later. No
+    """▲ Etcd renews leases and answers nothing else, as during a defragmentation: requests are lost or land later. No
     process may lose a lease by that."""
     fates = scene.chance.choice(((LOST,), (LATE,), (LOST, APPLIED, LATE)))
     scene.told.append(" or ".join(fates))

@@ -53,8 +53,8 @@ class Careless:
         return self._share > 0 and self._random.random() < self._share * weight
 
     async def call(self, call: Awaitable[T], *, weight: float = 1.0, awaits: int = MEAN_AWAITS) -> T:
-        """Returns the call's result; sometimes cancels it at one of its awaits, on average at number `awaits`, and
-        raises `GivenUp`."""
+        """Returns the call's result; sometimes cancels it at one of its awaits, on average at number `awaits`. Raises
+        `GivenUp` then."""
         if not self.slips(weight):
             return await call
         at = 1 + int(self._random.expovariate(1 / (awaits - 1)))

@@ -1,5 +1,4 @@
-"""Hashes everything that happened: the same seed must give the same hash, in any process, on any machine (DESIGN
-§13)."""
+"""Hashes everything that happened: the same seed must give the same hash in any process and machine (DESIGN §13)."""
 
 from __future__ import annotations
 

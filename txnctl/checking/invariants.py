@@ -176,8 +176,7 @@ def keyed_transactions_belong_to_their_holder(picture: Picture, _: int) -> Itera
 
 
 def names_lead_to_their_transactions(picture: Picture, _: int) -> Iterator[str]:
-    """A begin writes header and name record together; the name takes over the outcome when the header goes (DESIGN
-    §10)."""
+    """A begin writes header and name record together; the name keeps the outcome when the header goes (DESIGN §10)."""
     for txn_id, header in picture.headers.items():
         if header.state == records.OPEN and header.name is not None:
             record = picture.names.get(header.name)
