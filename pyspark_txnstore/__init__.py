@@ -11,7 +11,7 @@ __all__ = ["DefaultSource"]
 
 
 def __getattr__(name: str) -> Any:
-    """`DefaultSource` once it is asked for: what reads checkpoints and names of transactions runs without Spark."""
+    """Loads `DefaultSource` on first use, so that readers of checkpoints and transaction names run without Spark."""
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pyspark_txnstore.data_source import DefaultSource

@@ -1,12 +1,12 @@
-"""What a checkpoint of Spark's tells: where a query stands, and what it does when it is started again.
+"""Reads a Spark checkpoint: where a query stands, and what a restart of it does.
 
     metadata       {"id": "<query id>"}
     offsets/<n>    v1 · JSON of the batch · where each source ended, a line each, "-" where it has not begun
                    v2 · the same, each line with the source's name before it: name:{…}
     commits/<n>    is there once Spark has noted that batch n is done
 
-A batch is planned by its file in `offsets`, runs, and is done by its file in `commits`. So Spark runs the last one
-planned again unless it is the last one done, from where the one before it ended.
+A batch is planned by its file in `offsets`, runs, and is done by its file in `commits`. On a restart Spark runs the
+last planned batch again unless it is done. The batch starts where the one before it ended.
 
 Reads without Spark, and changes nothing. `read_checkpoint` alone does I/O.
 """
@@ -34,8 +34,8 @@ _NOTHING: Final = "-"
 
 
 class SourceEnd(NamedTuple):
-    """Where a batch ends in one source. `source`: its number, or its name. `offset`: as it stands there; None: the
-    source has not begun. `cut`: of an offset of txnstore; None of any other source, and before everything."""
+    """Where a batch ends in one source. `source`: its number, or its name. `offset`: as the file has it; None: the
+    source has not begun. `cut`: set for an offset of txnstore that is behind the beginning, else None."""
 
     source: str
     offset: Mapping[str, Any] | None
@@ -48,7 +48,7 @@ class SourceEnd(NamedTuple):
 class CheckpointBatch:
     number: int
     committed: bool
-    """By Spark: the sink may have committed it without that."""
+    """Noted by Spark: the sink may have committed the batch before that."""
     ends: tuple[SourceEnd, ...]
 
     def end(self, source: str) -> SourceEnd | None:
@@ -57,8 +57,8 @@ class CheckpointBatch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`batches`: planned ones, oldest first, with the one before the first that is wanted where it is kept.
-    `done`: number of the last one that Spark has noted as done."""
+    """`batches`: planned batches, oldest first, with the one before the first wanted if it is kept. `done`: number of
+    the last batch that Spark has noted as done."""
 
     query_id: str
     batches: tuple[CheckpointBatch, ...]
@@ -66,8 +66,8 @@ class Checkpoint:
 
 
 class Restart(NamedTuple):
-    """What Spark does when the query is started again: `batch` is its next one, and `again` where that has been planned
-    already. `obstacle`: why it will not start."""
+    """What Spark does when the query restarts: `batch` is the next one; `again`: it has been planned already.
+    `obstacle`: why the query will not start."""
 
     batch: int
     again: bool
@@ -75,7 +75,7 @@ class Restart(NamedTuple):
 
 
 class BatchStretch(NamedTuple):
-    """What a batch adds of one segment: behind `begin`, up to `end`. `begin` None: from its beginning."""
+    """What a batch adds of one segment: (`begin`, `end`]. `begin` None: from the segment's beginning."""
 
     source: str
     topic: str
@@ -87,7 +87,7 @@ class BatchStretch(NamedTuple):
 
 
 def checkpoint_folder(text: str) -> Path:
-    """A path, or `file:` before an absolute one. Raises `InvalidArgument` for what is in another store."""
+    """Takes a path, or `file:` before an absolute one. Raises `InvalidArgument` for another store."""
     scheme = _SCHEME.match(text)
     if scheme is None:
         return Path(text)
@@ -103,8 +103,8 @@ def checkpoint_folder(text: str) -> Path:
 
 
 def read_checkpoint(folder: Path, *, last: int) -> Checkpoint:
-    """The newest `last` batches that are planned, and the one before. Raises `DataCorrupt` that says what is wrong with
-    it; `OSError`."""
+    """Returns the newest `last` planned batches, and the one before. Raises `DataCorrupt` saying what is wrong;
+    `OSError`."""
     if not folder.is_dir():
         raise DataCorrupt(f"{folder}: there is no such folder")
     try:
@@ -136,7 +136,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def parse_metadata(data: bytes, *, where: str) -> str:
-    """The query's id. Raises `DataCorrupt`."""
+    """Returns the query's id. Raises `DataCorrupt`."""
     try:
         return batch_names.query_id(str(json.loads(data)["id"]))
     except (ValueError, KeyError, TypeError) as error:
@@ -144,7 +144,7 @@ def parse_metadata(data: bytes, *, where: str) -> str:
 
 
 def parse_offsets(data: bytes, *, where: str) -> tuple[SourceEnd, ...]:
-    """A file in `offsets`. Raises `DataCorrupt`."""
+    """Parses a file in `offsets`. Raises `DataCorrupt`."""
     try:
         version, _, *lines = data.decode().split("\n")
     except ValueError as error:
@@ -155,7 +155,7 @@ def parse_offsets(data: bytes, *, where: str) -> tuple[SourceEnd, ...]:
         del lines[-1]
     try:
         return tuple(_source_end(number, line, named=version == "v2") for number, line in enumerate(lines))
-    except (ValueError, TypeError, RecursionError) as error:  # of txnstore's offsets `InvalidArgument`
+    except (ValueError, TypeError, RecursionError) as error:  # txnstore's offsets raise `InvalidArgument`
         raise DataCorrupt(f"{where} is damaged: {error}") from error
 
 
@@ -172,17 +172,17 @@ def _source_end(number: int, line: str, *, named: bool) -> SourceEnd:
     is_ours = isinstance(offset, dict) and "v" in offset and ("cut" in offset or "earliest" in offset)
     if not is_ours:
         return SourceEnd(source, None, text, is_ours=False, cut=None)
-    first_batch.between(offset, offset, _isolation(offset))  # that its beginning, where it has one, can be read as well
+    first_batch.between(offset, offset, _isolation(offset))  # its beginning, if it has one, must be readable as well
     return SourceEnd(source, offset, text, is_ours=True, cut=decode_offset(offset))
 
 
 def _isolation(offset: Mapping[str, Any]) -> Isolation:
-    """Its own, whichever that is: here it is shown, not gone on from. Earlier versions did not tell it."""
+    """Returns the offset's own isolation: it is only shown here. Earlier versions did not write it."""
     return "read_uncommitted" if offset.get("isolation") == "read_uncommitted" else "read_committed"
 
 
 def restart(checkpoint: Checkpoint) -> Restart:
-    """As Spark decides."""
+    """Decides as Spark does."""
     if not checkpoint.batches:
         return Restart(0, again=False)
     last = checkpoint.batches[-1]
@@ -195,7 +195,7 @@ def restart(checkpoint: Checkpoint) -> Restart:
 
 
 def stretches(checkpoint: Checkpoint, batch: CheckpointBatch) -> list[BatchStretch]:
-    """Of the sources that are txnstore's, segment by segment."""
+    """Returns the stretches of all txnstore sources, segment by segment."""
     before = next((one for one in checkpoint.batches if one.number == batch.number - 1), None)
     found: list[BatchStretch] = []
     for end in batch.ends:

@@ -1,4 +1,4 @@
-"""What Spark calls by the name `txnstore`."""
+"""The data source that Spark calls by the name `txnstore`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyspark_txnstore.source.stream import StreamReader
 
 
 class DefaultSource(DataSource):
-    """`spark.read.format("txnstore")` and its like. Found by itself where the package is installed; where it is only
-    sent along (`--py-files`), `spark.dataSource.register(DefaultSource)` first."""
+    """Implements `spark.read.format("txnstore")` and its like. Spark finds it where the package is installed. Where the
+    package is only sent along (`--py-files`), call `spark.dataSource.register(DefaultSource)` first."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The newest message of every key, of a DataFrame with the source's columns: the merge rule of compaction.
+"""Keeps the newest message of every key of a DataFrame with the source's columns: the merge rule of compaction.
 
     newest_per_key(spark.read.format("txnstore").option("compacted", "true")….load())      the state of a keyed topic
 
@@ -16,10 +16,10 @@ NEEDED: Final = ("topic", "key", "value", "segment", "position", "sequence_id")
 
 
 def newest_per_key(rows: DataFrame, *, with_deletions: bool = False) -> DataFrame:
-    """Of each key in each topic the newest row, as it is; rows without a key all stay.
+    """Returns the newest row of each key in each topic, unchanged; rows without a key all stay.
 
-    A row with an empty value deletes its key: it takes the key's older rows with it and goes too, unless
-    `with_deletions`. Raises `InvalidArgument` where columns in `NEEDED` are missing."""
+    A row with an empty value deletes its key: the key's older rows go, and the row itself unless `with_deletions`.
+    Raises `InvalidArgument` if columns in `NEEDED` are missing."""
     from pyspark.sql import functions as F
 
     from txnwire.errors import InvalidArgument
@@ -37,7 +37,7 @@ def newest_per_key(rows: DataFrame, *, with_deletions: bool = False) -> DataFram
 
 
 def _place() -> Column:
-    """Where a row stands among those of its topic that have its key; no two rows of a topic have the same."""
+    """The row's place among the rows of its topic and key; no two rows of a topic share one."""
     from pyspark.sql import functions as F
 
     position = F.split("position", ":")

@@ -1,5 +1,5 @@
 """`python -m simulation --seed N [--runs M] [--jobs J]`: one simulated cluster per seed, judged; exit 1 if anything is
-wrong. The faults of what fails are reduced to few. Everything printed replays on the same commit alone."""
+wrong. Reduces the faults of failing runs to few. Everything printed replays on the same commit only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from simulation.world import guards
 
 HANG_S = 300.0
 QUIET_PROGRESS_S = 30.0
-"""How often it says how far it is where there is no terminal."""
+"""Time between progress lines without a terminal."""
 
 
 def _arguments(given: list[str]) -> argparse.Namespace:
@@ -73,13 +73,13 @@ def _jobs(arguments: argparse.Namespace) -> list[Job]:
         log=str(arguments.log) if arguments.log else None,
         history=str(arguments.history) if arguments.history else None,
     )
-    schedule_for(first)  # what cannot be run is refused before anything runs
+    schedule_for(first)  # refuses what cannot be run before anything runs
     return [first.with_seed(seed) for seed in range(first.seed, first.seed + arguments.runs)]
 
 
 class Screen:
-    """What is seen while runs go on: a line for each if `verbose`, one that changes on a terminal, now and then one
-    where there is none."""
+    """Output while runs go on: a line for each if `verbose`, a line rewritten on a terminal, a line now and then
+    without one."""
 
     def __init__(self, total: int, *, verbose: bool, progress: TextIO = sys.stderr) -> None:
         self._total = total

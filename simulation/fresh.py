@@ -1,6 +1,6 @@
-"""The first of the seeds that belong to the product's code as it is: others with every change of it, and the same again
-for whoever has the same code, so that what a machine far away has found is found here as well, and is there still once
-the simulation or a judge has been put right."""
+"""Derives the first seed from the product's code: every change of the code gives other seeds, and the same code the
+same ones. So a failure found on another machine is found here as well, even after the simulation or a judge was fixed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEEDS = 1_000_000_000
 
 
 def first_seed(root: Path = ROOT) -> int:
-    """From 0 up to `SEEDS`: of everything that is written in Python in the packages under `root`."""
+    """From 0 up to `SEEDS`, from all Python sources in the packages under `root`."""
     code = hashlib.sha256()
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):

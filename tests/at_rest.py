@@ -1,7 +1,7 @@
-"""After each test everything that it opened is closed, and has left nothing: `simulation.judges.leftovers` is the
+"""Checks after each test that everything it opened is closed and left nothing; `simulation.judges.leftovers` is the
 judge.
 
-A test that leaves something on purpose says what by `@pytest.mark.leaves("tasks", "why")`, of the kinds below.
+A test that leaves something on purpose names it by `@pytest.mark.leaves("tasks", "why")`, with the kinds below.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from txnctl.process.server import Server
 KINDS = ("tasks", "files", "budgets")
 JUDGED = (Server, Broker, Controller, Coordinator, Client, FileLedgerStore)
 AT_MOST = 50
-"""Objects that are kept for the judge: a property makes them by the thousand."""
+"""Most objects kept for the judge: a property makes them by the thousand."""
 TURNS = 20
-"""Of the loop, for what was cancelled last."""
+"""Turns of the loop that end the tasks cancelled last."""
 
 
 class Judged:
-    """What the present test has made."""
+    """The objects that the present test has made."""
 
     def __init__(self) -> None:
         self.made: deque[object] = deque(maxlen=AT_MOST)
         self.crashed: dict[int, None] = {}
-        """Brokers that were let go of as if they had died: their answers never come."""
+        """Brokers abandoned as if they had died: their answers never come."""
 
     def clear(self) -> None:
         self.made.clear()
@@ -85,7 +85,7 @@ def _is_judged(request: pytest.FixtureRequest, kind: str) -> bool:
 
 @pytest.fixture
 async def _no_task_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Set up before all other fixtures of the loop, so it looks when they have closed theirs."""
+    """Set up before all other fixtures of the loop, so it checks after they have closed theirs."""
     yield
     for _ in range(TURNS):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A Python that has some wheels, what they declare to need, and no other package of this Python's."""
+"""A Python environment with some wheels, their declared dependencies, and no other package of this Python's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INSTALL_TIMEOUT_S = 120
 
 
 def bare_python(home: Path, *wheels: Path, extra: str = "") -> Path:
-    """The interpreter of a new environment in `home`. `extra`: of the wheels, to be installed too. What they need is
+    """The interpreter of a new environment in `home`. `extra`: the wheels' extra to install, too. Dependencies are
     linked from this environment, so nothing is downloaded."""
     venv.create(home, with_pip=False)
     python, purelib = home / "bin" / "python", Path(sysconfig.get_path("purelib", vars={"base": str(home)}))

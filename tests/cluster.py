@@ -1,7 +1,7 @@
 """A whole cluster in this process: real servers over real etcd, real ledger files and real gRPC, each restartable.
 
-Every server has its own store connection and ledger store, as a process would; `crash` lets one go without handing
-anything over. For kills of real processes see `tests/processes.py`.
+Every server has its own store connection and ledger store, as a process would; `crash` abandons one without a handover.
+For kills of real processes see `tests/processes.py`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class InProcessCluster:
     make_ledgers: Callable[[Path], LedgerStore] = FileLedgerStore
     etcd_options: dict[str, Any] = field(default_factory=dict)
     wrap_store: Callable[[str, EtcdStore], Any] = lambda _, store: store
-    """By a server's name, what it works with in place of its store."""
+    """By a server's name: the store it uses in place of its own."""
 
     @property
     def url(self) -> str:

@@ -22,15 +22,15 @@ from txnwire.errors import InternalError
 ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.21"
 _prefixes = itertools.count(1)
 
-# A property is judged by what it finds and never by how long a busy machine took over one example; CI's own profile
-# has neither limit. What fails prints how to do it again.
+# A property is judged by what it finds, not by the time that a busy machine takes for one example; CI's own profile has
+# neither limit. A failure prints how to reproduce it.
 settings.register_profile(
     "whatever the load", settings.default, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("whatever the load")
 
-# A shell starts what goes on in the background with Ctrl-C ignored, and everything that is started from there inherits
-# it: the tests that end processes with Ctrl-C would wait in vain.
+# A shell starts background processes with Ctrl-C ignored, and their children inherit that: tests that end processes
+# with Ctrl-C would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -68,7 +68,7 @@ def _process(directory: Path) -> Iterator[str]:
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of one etcd for all tests of this worker: a process of the local binary, which `make setup` installs.
 
-    A container only without one: an engine that answers need not reach a registry, and a pull that fails would fail
+    Uses a container only without the binary: a running engine may not reach a registry, and a failing pull would fail
     every test.
     """
     if _has_etcd():
@@ -92,7 +92,7 @@ async def etcd_process(tmp_path: Path) -> AsyncIterator[EmbeddedEtcd]:
 
 @pytest.fixture
 def key_prefix() -> str:
-    """Never used before on this worker's etcd."""
+    """A prefix never used before on this worker's etcd."""
     return f"/test-{next(_prefixes)}"
 
 

@@ -1,4 +1,5 @@
-"""An etcd of several members, each a real process behind a tap of ours: killed, paused, cut off, restored."""
+"""An etcd of several members, each a real process behind a tap of ours: it can be killed, paused, cut off and
+restored."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _CHUNK = 64 * 1024
 
 
 class Tap:
-    """A TCP proxy in this process: while it is cut, nothing gets through and what is connected hangs, as behind a
-    network that has lost its way. Cut one way, the other end is heard and does not hear, or the reverse."""
+    """A TCP proxy in this process. While it is cut, nothing gets through and connections hang, as in a network
+    partition. A cut one way leaves the other direction working."""
 
     def __init__(self, target_port: int) -> None:
         self.port = 0
@@ -37,7 +38,7 @@ class Tap:
         self._back.clear()
 
     def mute(self) -> None:
-        """What is sent there arrives, and nothing comes back."""
+        """Requests arrive, and nothing comes back."""
         self._back.clear()
 
     def join(self) -> None:
@@ -45,7 +46,7 @@ class Tap:
         self._back.set()
 
     def reset(self) -> None:
-        """End every connection, at both ends."""
+        """Ends every connection, at both ends."""
         for flow in list(self._flows):
             flow.cancel()
 
@@ -80,8 +81,8 @@ class Tap:
 
 @dataclass
 class EtcdMembers:
-    """`members` by number. Clients reach member n at `urls[n]`, through its tap; `cut_off` takes the way to its peers
-    as well, which talk through taps too."""
+    """`members` by number. Clients reach member n at `urls[n]`, through its tap; `cut_off` also cuts its peers, which
+    connect through taps, too."""
 
     directory: Path
     size: int = 3
@@ -156,7 +157,7 @@ class EtcdMembers:
         await etcdctl(f"--endpoints={self.members[0].url}", "snapshot", "save", str(to))
 
     async def restore(self, backup: Path, *, generation: int = 1) -> None:
-        """Stop everything, put the backup in its place, start again at the same addresses."""
+        """Stops everything, puts the backup in its place, and starts again at the same addresses."""
         await self.stop_members()
         for number, member in enumerate(self.members):
             folder = self.directory / f"member-{number}-restored-{generation}"

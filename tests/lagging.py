@@ -1,4 +1,4 @@
-"""Two brokers of which one hears late of decisions, and reads of whole topics beside whatever goes on over them."""
+"""Two brokers, one of which learns decisions late, and reads of whole topics during other work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txnwire.ids import TxnId
 
 
 class HeldDecisions:
-    """A store whose watch of decisions tells nothing while `open` is clear. Reads answer as ever."""
+    """A store whose watch of decisions delivers nothing while `open` is clear. Reads answer as usual."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -82,11 +82,11 @@ async def create_over_both(client: txnclient.Client, topic: str, segments: int) 
 
 
 class Reads:
-    """Reads to "latest", one behind the other, for as long as `reading` goes on."""
+    """Repeats reads to "latest", one after another, as long as `reading` is set."""
 
     def __init__(self, client: txnclient.Client, topics: Sequence[str]) -> None:
         self.found: list[Counter[TxnId]] = []
-        """Of each read, how many messages of which transaction."""
+        """For each read: the number of messages of each transaction."""
         self._client = client
         self._topics = topics
         self.reading = asyncio.ensure_future(self._run())
@@ -98,7 +98,7 @@ class Reads:
             self.found.append(found)
 
     async def another(self) -> None:
-        """Until one that begins from now on has ended."""
+        """Waits until a read that begins from now on has ended."""
         wanted = len(self.found) + 2
         while len(self.found) < wanted:
             if self.reading.done():
@@ -106,7 +106,7 @@ class Reads:
             await asyncio.sleep(0.002)
 
     def judge(self) -> None:
-        """Each transaction is in each read whole, as in the last one, or not at all; what was read is read again."""
+        """Each transaction is in each read whole, as in the last one, or not at all; later reads have it again."""
         last = self.found[-1]
         for earlier, later in itertools.pairwise(self.found):
             assert {txn: count for txn, count in earlier.items() if count != last[txn]} == {}, "torn, or gone"
@@ -115,7 +115,7 @@ class Reads:
 
 @asynccontextmanager
 async def reads_beside(client: txnclient.Client, *topics: str) -> AsyncIterator[Reads]:
-    """Reads of `client` beside the block, judged at its end."""
+    """Runs reads of `client` beside the block, and judges them at its end."""
     reads = Reads(client, topics)
     try:
         yield reads

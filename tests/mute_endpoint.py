@@ -1,4 +1,4 @@
-"""An address where connections are taken and nothing is ever answered, as of a process that is stopped."""
+"""An address that accepts connections and never answers, like a stopped process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def mute_endpoint() -> AsyncIterator[str]:
-    """`host:port`. The kernel takes connections, and what is sent; nobody reads it."""
+    """`host:port`. The kernel accepts connections and data; no process reads them."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"

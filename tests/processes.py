@@ -1,4 +1,4 @@
-"""A cluster of real processes for the tests, to be killed: `txnctl dev`'s own cluster with short graces."""
+"""A cluster of real processes that tests can kill: `txnctl dev`'s own cluster with short graces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def process_cluster(
     flags: Sequence[str] = (),
     before_start: Callable[[DevCluster], None] = lambda _: None,
 ) -> AsyncIterator[DevCluster]:
-    """`flags`: of every server, besides the usual ones; `before_start` may change what is run as which child."""
+    """`flags`: for every server, besides the usual ones; `before_start` may change the command of each child."""
     settings = DevSettings(
         data_dir=data_dir,
         listen="127.0.0.1:0",
@@ -38,7 +38,7 @@ async def process_cluster(
 
 
 async def kill(cluster: DevCluster, *names: str) -> None:
-    """SIGKILL, all at one moment; returns when each has been started again by its supervisor."""
+    """Sends SIGKILL to all at one moment; returns when each supervisor has started its process again."""
     children = [cluster.children[name] for name in names]
     before = [child.restarts for child in children]
     for child in children:

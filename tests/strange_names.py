@@ -40,4 +40,4 @@ txn_ids = st.builds(TxnId, st.integers(0, 0xFFFF), st.integers(1, 2**64 - 1))
 free_texts = st.sampled_from(
     (*PARTS_OF_KEYS, "/", "//", "a/b", "%2F", "%", "../aborted", " ", "ü/\U0001f600", "\0")
 ) | (st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=120))
-"""What may name a transaction: everything that UTF-8 takes."""
+"""Texts that may name a transaction: everything that UTF-8 can encode."""

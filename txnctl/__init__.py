@@ -1,4 +1,4 @@
-"""The command line, the server process, and what runs clusters of them."""
+"""The command line, the server process, and the tools that run clusters."""
 
 import os
 

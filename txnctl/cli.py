@@ -1,4 +1,4 @@
-"""The commands of `txnctl`. What takes long to import is imported by the command that needs it."""
+"""The commands of `txnctl`. A command imports slow libraries itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs the command line: an error of ours, or of the machine, goes to standard error without a traceback.
+"""Runs the command line: prints errors of ours and of the machine to standard error without a traceback.
 
-Exit codes: 0 done, 1 refused or broken, 2 usage, 130 Ctrl-C, 143 SIGTERM before the work was done. Who asked for
-`--output json` gets errors as JSON too: one line on standard error, `{"error", "message", "retriable", "exit_code"}`.
+Exit codes: 0 done, 1 refused or broken, 2 usage, 130 Ctrl-C, 143 SIGTERM before the work was done. With `--output json`
+errors are JSON, too: one line on standard error, `{"error", "message", "retriable", "exit_code"}`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without box characters is no reason to fail
     as_json = wants_json(sys.argv[1:])
     try:
-        from txnctl.cli import app  # here, for Ctrl-C may well come while the libraries are imported
+        from txnctl.cli import app  # imported here, because Ctrl-C may come during the import
 
         if as_json:
             sys.exit(_run_for_programs(app))
@@ -32,7 +32,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        sys.stdout = None  # whoever read us has gone; the interpreter would complain when it flushes at exit
+        sys.stdout = None  # the reader of the pipe has gone; the interpreter would complain when it flushes at exit
         sys.exit(REFUSED)
     except (TxnError, OSError) as error:
         sys.exit(_report(error, as_json=as_json))
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether the command line asks for JSON; told before it is parsed, for it may well be wrong."""
+    """Whether the command line asks for JSON; found before parsing, which may fail."""
     pairs = zip(words, [*words, ""][1:], strict=True)
     return any(
         word in ("--output=json", "-ojson") or (word in ("--output", "-o") and following == "json")
@@ -53,10 +53,10 @@ def wants_json(words: Sequence[str]) -> bool:
 
 
 def _run_for_programs(app: Callable[..., object]) -> int:
-    """As `app()`, with usage errors as JSON; returns the exit code."""
+    """Like `app()`, with usage errors as JSON; returns the exit code."""
     import typer
 
-    # The `UsageError` of whichever click typer has brought along.
+    # The `UsageError` of the click that typer uses.
     usage_error = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
     try:
         code = app(standalone_mode=False)
@@ -69,7 +69,8 @@ def _run_for_programs(app: Callable[..., object]) -> int:
 
 
 def _report(error: TxnError | OSError, *, as_json: bool) -> int:
-    """Say what is wrong; the exit code for it. ▲ A name that nothing has is no wrong usage: another one would do."""
+    """Prints what is wrong and returns the exit code. ▲ An unknown name is no usage error: the command itself is
+    right."""
     code = USAGE if type(error) is InvalidArgument else REFUSED
     if as_json:
         retriable = isinstance(error, TxnError) and error.retriable
@@ -88,7 +89,7 @@ def _say_json(error: str, message: str, *, retriable: bool, code: int) -> None:
 def _first_known(
     group: ExceptionGroup[Exception],
 ) -> tuple[TxnError | OSError | None, ExceptionGroup[Exception] | None]:
-    """The first error of tasks that ended together, and those among them that are bugs and need their traceback."""
+    """The first error of tasks that ended together, and the bugs among them, which need their traceback."""
     known, others = group.split((TxnError, OSError))
     while isinstance(known, ExceptionGroup):
         found = known.exceptions[0]

@@ -1,1 +1,1 @@
-"""Jobs over segment topics, each to be run by itself: `spark-submit .../pyspark_txnstore/jobs/<job>.py --help`."""
+"""Jobs over segment topics. Each runs on its own: `spark-submit .../pyspark_txnstore/jobs/<job>.py --help`."""

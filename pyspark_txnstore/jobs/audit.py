@@ -4,12 +4,12 @@
     spark-submit audit.py --service txn://… --export /data/flights
     spark-submit audit.py --service txn://… --seen /data/received --snapshot cut.json
 
-All that is stored is read, uncommitted, with its transactions; the coordinators are asked how those ended; and both are
-held against what was shown up to one snapshot: by a READ_COMMITTED read made now, in the Parquet of the job export, or
-in any Parquet with the columns topic, segment, position, txn_id, producer and sequence_id of what somebody received.
-What retention has taken is not judged.
+The audit reads everything stored, uncommitted, and asks the coordinators how the transactions ended. It compares both
+with what was shown up to one snapshot: by a READ_COMMITTED read made now, in the Parquet of the job export, or in any
+Parquet of received messages with the columns topic, segment, position, txn_id, producer and sequence_id. It does not
+judge what retention has taken.
 
-Exit codes: 0 clean; 1 something is wrong; 2 it could not be judged, also where an outcome is forgotten.
+Exit codes: 0 clean; 1 something is wrong; 2 undecided, also if an outcome is forgotten.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ if TYPE_CHECKING:
     from pyspark_txnstore.jobs.stored_entries import ServiceAddress
 
 COLUMNS: Final = ("topic", "segment", "position", "txn_id", "producer", "sequence_id")
-"""What is needed of whatever was shown."""
+"""Columns that the audit needs of the shown messages."""
 
 
 class AuditReport(NamedTuple):
-    """`counts`: of findings, by kind, all of `KINDS`. `examples`: some of each kind, as dicts of `FINDING`."""
+    """`counts`: number of findings by kind, for all of `KINDS`. `examples`: some findings of each kind, as dicts of
+    `FINDING`."""
 
     topics: Sequence[str]
     revision: int
@@ -62,7 +63,7 @@ class AuditReport(NamedTuple):
 
     @property
     def forgotten(self) -> int:
-        """Transactions of which nobody can tell what of them was to be shown."""
+        """Transactions whose outcome is forgotten, so that the audit cannot tell what was to be shown."""
         return self.transactions.get("UNKNOWN", 0) + self.stored["writers_forgotten"]
 
     @property
@@ -146,7 +147,7 @@ def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, prog
 
     service = ServiceAddress(args.service, args.timeout_s)
     everything = entries_of(stored_entries(session, service, cut), _shown(session, args, cut)).persist()
-    total = everything.count()  # ▲ read to the end before it is asked what is kept, and how transactions ended
+    total = everything.count()  # ▲ reads to the end before asking what is kept and how transactions ended
     progress.say(f"{total:,} entries are stored or were shown")
     entries = _within(session, everything, service, cut).persist()
     named = F.max(F.coalesce(F.col("writer"), F.lit(NO_WRITER)).isin("", NO_WRITER) == F.lit(False)).alias("named")
@@ -171,7 +172,7 @@ def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, prog
         F.count_distinct(F.when(F.col("is_stored"), F.col("segment"))).alias("segments"),
         F.count("*").alias("judged"),
     ).first()
-    assert totals is not None  # an aggregation over nothing has a row, too
+    assert totals is not None  # an aggregation over no rows still has one row
     stored = {name: totals[name] or 0 for name in ("entries", "messages", "shown", "segments")}
     stored["unjudged"] = total - totals["judged"]
     undecided = F.count_distinct(F.when(F.col("due").isNull() & (F.col("state") == "COMMITTED"), F.col("txn_id")))
@@ -183,7 +184,7 @@ def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, prog
 
 
 def _examples(found: DataFrame, number: int) -> dict[str, list[dict[str, Any]]]:
-    """So many of each kind."""
+    """Returns at most so many findings of each kind."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -195,7 +196,7 @@ def _examples(found: DataFrame, number: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def _shown(session: SparkSession, args: argparse.Namespace, cut: Snapshot) -> DataFrame:
-    """`judgement.SHOWN`. Raises `JobFailed` where columns are missing."""
+    """Returns `judgement.SHOWN`. Raises `JobFailed` if columns are missing."""
     from pyspark.sql import functions as F
 
     if (folder := args.seen or args.export) is not None:
@@ -226,8 +227,8 @@ def _shown(session: SparkSession, args: argparse.Namespace, cut: Snapshot) -> Da
 
 
 def _within(session: SparkSession, entries: DataFrame, service: ServiceAddress, cut: Snapshot) -> DataFrame:
-    """Those behind what retention has taken by now and up to the snapshot's ends: of others nobody can tell whether
-    they were stored, or are to be shown yet."""
+    """Keeps messages behind what retention has taken by now and up to the snapshot's ends. Others cannot be judged:
+    they may not have been stored, or are not to be shown yet."""
     from pyspark.sql import functions as F
 
     from pyspark_txnstore.jobs.stored_entries import first_kept

@@ -1,4 +1,4 @@
-"""What all jobs share: their arguments, the Spark session they run in, and how they end.
+"""Shared by all jobs: arguments, Spark session and exit codes.
 
     def main(argv: Sequence[str] | None = None) -> int:
         parser = job_parser("audit", __doc__)
@@ -9,8 +9,8 @@
     if __name__ == "__main__":
         sys.exit(main())
 
-What a job finds goes to standard output, how far it is to standard error. It ends with 0, with 1 where it found what it
-looks for, with 2 where it could not do its work: so a failure is never taken for an answer.
+A job writes findings to standard output and progress to standard error. It exits with 0, with 1 if it found what it
+looks for, or with 2 if it could not do its work: so a failure is never taken for an answer.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ V = TypeVar("V")
 
 
 class JobFailed(Exception):
-    """The job could not do its work, and the message says why and what to do: it ends with `UNDECIDED`."""
+    """The job could not do its work and ends with `UNDECIDED`. The message says why and what to do."""
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 
 def job_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """`description`: the job's docstring, shown as it is. Made without Spark, so that `--help` answers at once."""
+    """`description`: the job's docstring, shown unchanged. Needs no Spark, so that `--help` answers at once."""
     parser = argparse.ArgumentParser(
         prog=f"{name}.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -62,7 +62,7 @@ def job_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
-    """`args.service`, `args.timeout_s`."""
+    """Adds `args.service` and `args.timeout_s`."""
     parser.add_argument(
         "--service",
         metavar="URL",
@@ -77,13 +77,13 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 
 
 def service_options(args: argparse.Namespace) -> dict[str, str]:
-    """The same, as options of the source and of the sink."""
+    """Returns them as options of the source and of the sink."""
     return {"service.url": args.service, "service.timeoutMs": str(round(args.timeout_s * 1000))}
 
 
 def add_topics(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
-    """Exactly one of `--topics` and `--topics-pattern`, and of what else is added to the group that is returned;
-    `snapshot_now(args)` is a snapshot of them."""
+    """Adds `--topics` and `--topics-pattern` to the returned group, of which exactly one must be given.
+    `snapshot_now(args)` takes a snapshot of these topics."""
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--topics", metavar="TOPIC,…", type=argument(_topics), help="topic://tenant/namespace/name, several by commas"
@@ -95,7 +95,7 @@ def add_topics(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGr
 
 
 def topics_of(args: argparse.Namespace, client: txnclient.sync.Client) -> list[str]:
-    """The topics that were asked for, sorted. Raises `JobFailed` where the pattern matches none."""
+    """Returns the requested topics, sorted. Raises `JobFailed` if the pattern matches none."""
     if args.topics is not None:
         return sorted(args.topics)
     found = sorted(topic for topic in client.list_topics() if args.topics_pattern.fullmatch(topic))
@@ -105,13 +105,13 @@ def topics_of(args: argparse.Namespace, client: txnclient.sync.Client) -> list[s
 
 
 def snapshot_now(args: argparse.Namespace) -> Snapshot:
-    """One of the topics that were asked for, taken now. Raises `JobFailed`, and what a client does."""
+    """Takes a snapshot of the requested topics. Raises `JobFailed`, and any error of a client."""
     client = client_of(args.service, timeout_s=args.timeout_s)
     return client.snapshot(topics_of(args, client))
 
 
 def add_cut(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
-    """`add_topics`, or a snapshot that was kept; `cut_of(args)` is either."""
+    """Adds `add_topics`, or a kept snapshot instead; `cut_of(args)` returns either."""
     which = add_topics(parser)
     which.add_argument(
         "--snapshot", metavar="FILE", type=argument(snapshot_of_file), help="all topics of this snapshot, as of it"
@@ -120,13 +120,13 @@ def add_cut(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup
 
 
 def cut_of(args: argparse.Namespace) -> Snapshot:
-    """Up to where the job reads. Raises as `snapshot_now`."""
+    """The cut up to which the job reads. Raises as `snapshot_now`."""
     kept: Snapshot | None = args.snapshot
     return snapshot_now(args) if kept is None else kept
 
 
 def argument(parse: Callable[[str], V]) -> Callable[[str], V]:
-    """`parse`, as argparse wants it: what it raises becomes the message of the argument."""
+    """Wraps `parse` for argparse: its error becomes the argument's message."""
 
     def parsed(text: str) -> V:
         try:
@@ -152,7 +152,7 @@ def count(text: str) -> int:
 
 
 def snapshot_of_file(path: str) -> Snapshot:
-    """A snapshot kept as `Snapshot.to_json()`. Raises `InvalidArgument` naming the file."""
+    """Reads a snapshot kept as `Snapshot.to_json()`. Raises `InvalidArgument` naming the file."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     try:
@@ -175,15 +175,15 @@ def _topics(text: str) -> list[str]:
 
 @contextmanager
 def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession]:
-    """The session there is, or one made here and stopped at the end; `format("txnstore")` works in it, also where the
-    package came with --py-files and Spark does not find it by itself."""
+    """Yields the current session, or a new one that is stopped at the end. `format("txnstore")` works in it even if the
+    package came with --py-files and Spark did not find it."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     from pyspark_txnstore import DefaultSource
 
     try:
-        running = SparkSession.active()  # of any thread
+        running = SparkSession.active()  # a session of any thread
     except PySparkRuntimeError:
         pass
     else:
@@ -191,10 +191,10 @@ def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession
         yield running
         return
     builder = SparkSession.builder.appName(name)
-    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has set its own already
+    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has set the master already
         builder = builder.master(master or "local[*]")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Workers are to be of the Python that has this package; what Spark takes otherwise is the first on PATH.
+        # Workers must run the Python that has this package; by default Spark takes the first one on PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
     made = builder.getOrCreate()
@@ -206,13 +206,13 @@ def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession
 
 
 def exact_times(session: SparkSession) -> AbstractContextManager[None]:
-    """Times in Parquet as they are in the source: Spark's older kind ends in the year 2262."""
+    """Keeps times in Parquet as in the source: Spark's older kind ends in the year 2262."""
     return _configured(session, "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
 def caches_by_size(session: SparkSession) -> AbstractContextManager[None]:
-    """What is persisted has as many partitions as there is to hold. Without this it always has
-    `spark.sql.shuffle.partitions`, which is 200: a task for each, however little there is."""
+    """Gives a persisted DataFrame as many partitions as its size needs. Otherwise it always has
+    `spark.sql.shuffle.partitions`, 200: one task each, however little data there is."""
     return _configured(session, "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning", "true")
 
 
@@ -231,7 +231,7 @@ def _configured(session: SparkSession, name: str, value: str) -> Iterator[None]:
 
 
 def run_job(parser: argparse.ArgumentParser, job: Job, argv: Sequence[str] | None = None) -> int:
-    """Parse, run, and turn how it ended into an exit code; what went wrong is told in words."""
+    """Parses, runs the job, and returns the exit code; errors are printed in words."""
     args = parser.parse_args(argv)
     try:
         return job(args)
@@ -242,7 +242,7 @@ def run_job(parser: argparse.ArgumentParser, job: Job, argv: Sequence[str] | Non
         print(f"{parser.prog}: interrupted", file=sys.stderr, flush=True)
         return UNDECIDED
     except Exception as error:
-        # Python itself would end with 1, which says that something was found.
+        # Python itself would exit with 1, which means that something was found.
         if not _of_spark(error):
             logging.exception("%s: a fault of its own", parser.prog)
         print(f"{parser.prog}: {_spark_words(error)}", file=sys.stderr, flush=True)
@@ -254,7 +254,7 @@ def _words(error: BaseException) -> str:
 
 
 def _of_spark(error: Exception) -> bool:
-    """Without importing pyspark where it was not needed so far."""
+    """Checks without importing pyspark if nothing has imported it so far."""
     return type(error).__module__.startswith(("pyspark.", "py4j."))
 
 
@@ -262,14 +262,14 @@ _TXN_ERROR: Final = re.compile(r"^(?:txnwire\.errors\.|pyspark_txnstore\.\S*\.)(
 
 
 def _spark_words(error: Exception) -> str:
-    """What a task raised, out of Spark's account of it; else its first line."""
+    """Extracts the error of a task from Spark's message; else the first line."""
     text = str(error)
     found = _TXN_ERROR.findall(text)
     return str(found[-1]) if found else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 class Progress:
-    """Lines on standard error, each with the seconds since the job began."""
+    """Prints lines on standard error, each with the seconds since the job began."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()

@@ -1,17 +1,17 @@
-"""Compacts keyed topics: what was committed in their sealed, fully decided segments, as the newest value of each key.
+"""Compacts the sealed, fully decided segments of keyed topics to the newest committed value of each key.
 
     spark-submit compact.py --service txn://… --topics topic://public/default/prices --output /mnt/compacted
 
-Each run adds a generation to the folder: the one before it merged with the segments that were sealed since. Whoever
-reads with option("compacted", "true") and option("compactedPath", "/mnt/compacted") gets the newest generation that its
-snapshot holds completely, and all other segments from their ledgers, as ever: of each key its newest value, and maybe
-some that came before it.
+Each run adds a generation to the folder: the previous one merged with the segments sealed since. A read with
+option("compacted", "true") and option("compactedPath", "/mnt/compacted") gets the newest generation that its snapshot
+holds completely, and all other segments from their ledgers: the newest value of each key, and maybe some older ones.
 
-An empty value deletes its key. Messages without a key all stay. Nothing of an open transaction is touched. Ledgers keep
-their own retention, and what was compacted outlives it: so run this more often than retention takes something. Where it
-took what was not compacted yet, the job refuses to go on, for a key's newest value may have been in that.
+An empty value deletes its key. Messages without a key all stay. Entries of open transactions are not touched. Ledgers
+keep their own retention, and compacted rows outlive it: so run this job more often than retention takes ledgers. The
+job refuses to go on if retention took a segment that was not compacted yet, because that may have held a key's newest
+value.
 
-Exit codes: 0 done, also where nothing was to be done; 2 it could not be done.
+Exit codes: 0 done, or nothing to do; 2 it could not be done.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEPT_GENERATIONS: Final = 2
-"""The one before may be what a read that is under way was planned with."""
+"""Generations kept: a running read may have been planned with the previous one."""
 
 
 def compact(args: argparse.Namespace) -> int:
@@ -81,7 +81,7 @@ def _next(args: argparse.Namespace, generations: Generations, snapshot: Snapshot
 
 
 def _make(session: SparkSession, args: argparse.Namespace, generations: Generations, step: CompactionStep) -> Manifest:
-    """The next generation, published."""
+    """Makes and publishes the next generation."""
     rows = _new_rows(session, args, generations.topic, step)
     if step.previous is not None and step.previous.files:
         rows = session.read.schema(SCHEMA).parquet(*generations.paths(step.previous)).unionByName(rows)

@@ -3,15 +3,15 @@
     spark-submit export.py --service txn://… --topics topic://public/nyc/flights --output /data/flights
     spark-submit export.py --service txn://… --snapshot cut.json --output /data/as-of
 
-Whatever is in the folder at any moment is exactly what was committed at one snapshot, over all topics: each transaction
-whole or not at all, each message once. A run that is killed, at any point, leaves the folder as it was before or as it
-was to be; the next one goes on from there. Read it with spark.read.parquet("/data/flights"): the columns are those of
-the source, and `increment`, which counts the runs that had something to add.
+At any moment the folder holds exactly what was committed at one snapshot, over all topics: each transaction whole or
+not at all, each message once. A run killed at any point leaves the folder as before or complete; the next run goes on
+from there. Read it with spark.read.parquet("/data/flights"): the columns are those of the source, and `increment`,
+which counts the runs that had something to add.
 
-Where retention has taken what was not exported yet, the job refuses to go on, unless with --allow-data-loss: run it
-more often than that.
+If retention has taken messages that were not exported yet, the job refuses to go on unless --allow-data-loss is given:
+run it more often than retention takes ledgers.
 
-Exit codes: 0 done, also where there was nothing new; 2 it could not be done.
+Exit codes: 0 done, or nothing new; 2 it could not be done.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def export(args: argparse.Namespace) -> int:
 
 
 def _cut(args: argparse.Namespace, last: Increment | None) -> Snapshot:
-    """Where this run ends. Raises `JobFailed` where it cannot follow the last one's."""
+    """Returns where this run ends. Raises `JobFailed` if it cannot follow the last run."""
     cut = cut_of(args)
     if last is None:
         return cut
     if left_out := [topic for topic in sorted(last.cut.topics) if topic not in cut.topics]:
-        # ▲ Its place would be lost with the next cut; were it added again, it would be exported once more.
+        # ▲ The next cut would lose this topic's place; were the topic added again, it would be exported once more.
         raise JobFailed(f"{left_out[0]} was exported to {args.output.path} so far: name it too, or use another folder")
     if not args.allow_data_loss and (obstacle := last.cut.obstacle(cut)) is not None:
         raise JobFailed(f"{args.output.path} cannot be gone on with, use another folder: {obstacle}")

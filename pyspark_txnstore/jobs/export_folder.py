@@ -1,12 +1,12 @@
-"""The folder an export writes to: increments, each whole with the cut it reaches up to, or not there.
+"""The folder of an export: each increment is whole, with the cut it reaches up to, or absent.
 
     <folder>/increment=000007/part-….parquet    rows with the source's columns
                               _cut.json         {"v":1, "rows": 4711, "snapshot": {…}}: all that was exported so far is
                                                 what was committed at this snapshot
 
 `spark.read.parquet(<folder>)` reads all of them, and has `increment` as one more column. ▲ Data and cut appear by one
-rename (`VersionedFolder`), so there is no moment at which one is there and the other is not: whoever is killed has
-exported an increment or has not, and who comes next goes on from the cut of the newest.
+rename (`VersionedFolder`), never one without the other: a killed run has exported its increment or not, and the next
+run goes on from the newest cut.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CUT: Final = "_cut.json"
 
 @dataclass(frozen=True)
 class Increment:
-    """`cut`: what was exported up to and with it."""
+    """`cut`: what was exported up to and including it."""
 
     number: int
     cut: Snapshot
@@ -48,16 +48,16 @@ class Increment:
 
 
 class ExportFolder(VersionedFolder):
-    """Raises `InvalidArgument` for what `folder_of` takes for none."""
+    """Raises `InvalidArgument` for a folder that `folder_of` rejects."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder_of(folder), prefix="increment=", document=CUT)
 
     def last(self) -> Increment | None:
-        """The newest, None where there is none yet. Raises `DataCorrupt`; `InvalidArgument` where the folder holds what
-        no export has written."""
+        """Returns the newest increment, or None. Raises `DataCorrupt`; `InvalidArgument` if the folder holds anything
+        that no export has written."""
         if strangers := self.strangers():
-            # Whoever reads the folder would take it for exported rows.
+            # Readers of the folder would take it for exported rows.
             raise InvalidArgument(
                 f"{self.path} holds {strangers[0]!r}, which is no increment: export to a folder of its own"
             )
@@ -74,14 +74,14 @@ class ExportFolder(VersionedFolder):
         return Increment.from_json(text, number=number, where=str(where))
 
     def last_cut(self) -> Snapshot:
-        """Raises `InvalidArgument` where nothing was exported."""
+        """Raises `InvalidArgument` if nothing was exported."""
         last = self.last() if self.path.is_dir() else None
         if last is None:
             raise InvalidArgument(f"nothing has been exported to {self.path}")
         return last.cut
 
     def add(self, made: Path, number: int, cut: Snapshot) -> Increment:
-        """What Spark wrote into `made`, published. Raises as `publish`."""
+        """Publishes what Spark wrote into `made`. Raises as `publish`."""
         increment = Increment(number, cut, _rows(made))
         self.publish(made, number, increment.to_json())
         return increment

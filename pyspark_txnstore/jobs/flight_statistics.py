@@ -1,9 +1,8 @@
-"""What the flights job computes: of each micro-batch, how much its flights add to the statistics of a carrier at an
-airport.
+"""Computes how much the flights of a micro-batch add to the statistics of each carrier at each airport.
 
-Each row is an increment, and increments add up: in any order, from any number of tasks and micro-batches, to exactly
-the totals of all flights, if each flight was counted once. So whoever holds the flights can tell a row that is missing
-or there twice, which of running totals, the newest of which wins, nobody could.
+Each row is an increment. Increments add up in any order, from any number of tasks and micro-batches, to exactly the
+totals of all flights if each flight was counted once. So the flights alone reveal a missing or repeated row. Running
+totals, of which the newest wins, would hide it.
 """
 
 from __future__ import annotations
@@ -16,20 +15,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FLIGHT: Final = "row_id LONG, carrier STRING, tailnum STRING, dest STRING, arr_delay DOUBLE"
-"""What is taken of a flight's JSON. `arr_delay`: minutes; null for a flight that never arrived."""
+"""Fields read from a flight's JSON. `arr_delay`: minutes; null for a flight that never arrived."""
 
 GROUP: Final = ("carrier", "airline", "airport")
-"""An increment's key; `airport` is where the flights went to, `airline` the carrier's name."""
+"""An increment's key; `airport` is the destination, `airline` the carrier's name."""
 
 SUMS: Final = ("flights", "arrived", "delayed", "delay_minutes", "seats", "row_ids")
-"""`delayed`: arrived late, by any time. `delay_minutes`: of those that arrived; an early arrival counts against it.
-`seats`: of the aircraft that are known. `row_ids`: sum of the flights' numbers in the data file."""
+"""`delayed`: arrived late, by any time. `delay_minutes`: of arrived flights; an early arrival counts against it.
+`seats`: of known aircraft. `row_ids`: sum of the flights' numbers in the data file."""
 
 STATISTIC: Final = ", ".join([*(f"{name} STRING" for name in GROUP), *(f"{name} LONG" for name in SUMS)])
 
 
 def flights_of(messages: DataFrame) -> DataFrame:
-    """Flights from the column `value` of their topic. A value that is none fails the query: it is not passed over."""
+    """Parses flights from the column `value` of their topic. A value that is no flight fails the query; it is not
+    skipped."""
     from pyspark.sql import functions as F
 
     flight = F.from_json(F.col("value").cast("string"), FLIGHT, {"mode": "FAILFAST"})
@@ -37,8 +37,8 @@ def flights_of(messages: DataFrame) -> DataFrame:
 
 
 def joined(flights: DataFrame, airlines: DataFrame, planes: DataFrame) -> DataFrame:
-    """Each flight as the increment that it is by itself, with its airline's name and its aircraft's seats. Airlines and
-    planes are small and not streams; one that is not listed loses no flight."""
+    """Makes each flight an increment of its own, with its airline's name and its aircraft's seats. Airlines and planes
+    are small and not streams; an unlisted one loses no flight."""
     from pyspark.sql import functions as F
 
     names = airlines.select("carrier", F.col("name").alias("airline")).dropDuplicates(["carrier"])
@@ -59,9 +59,9 @@ def joined(flights: DataFrame, airlines: DataFrame, planes: DataFrame) -> DataFr
 
 
 def increments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All of these, single flights or increments, added up: one row for each carrier at each airport. For
-    `DataFrame.mapInArrow`: a task adds up its own, without a shuffle and without state from one micro-batch to the
-    next. In memory there are as many rows as there are groups, besides one batch."""
+    """Adds up flights or increments: one row for each carrier at each airport. For `DataFrame.mapInArrow`: each task
+    adds up its own rows, without a shuffle and without state between micro-batches. Memory holds one row per group, and
+    one batch."""
     import pyarrow as pa
 
     total: pa.Table | None = None
@@ -89,7 +89,7 @@ def as_messages(statistics: DataFrame) -> DataFrame:
 
 
 def statistics_of(messages: DataFrame) -> DataFrame:
-    """Increments from the columns `value` and `txn_id` of their topic."""
+    """Parses increments from the columns `value` and `txn_id` of their topic."""
     from pyspark.sql import functions as F
 
     statistic = F.from_json(F.col("value").cast("string"), STATISTIC, {"mode": "FAILFAST"})

@@ -1,11 +1,11 @@
 """Delay statistics of flights, per carrier and airport, exactly once to a topic and to Parquet.
 
 Reads a topic of flights as a stream, joins airlines and planes, and writes to the topic of statistics what each
-micro-batch adds to them: one transaction each, with as many writers as it has tasks. A second query reads that topic
-as a stream again, and keeps it as Parquet. Both go on from their checkpoints wherever they were killed.
+micro-batch adds to them: one transaction each, with as many writers as it has tasks. A second query reads that topic as
+a stream again, and keeps it as Parquet. Both resume from their checkpoints, wherever they were killed.
 
-Runs until SIGTERM, upon which it finishes what is there. With --available-now it ends by itself.
-Read the Parquet with Spark: it knows which files count; other readers would take those of a killed attempt too.
+Runs until SIGTERM, then finishes what is there. With --available-now it ends on its own. Read the Parquet with Spark:
+it knows which files count; other readers would also take those of a killed attempt.
 
     spark-submit flights.py --service txn://127.0.0.1:6650 --airlines airlines.csv --planes planes.csv \\
         --flights topic://public/nyc/flights --statistics topic://public/nyc/statistics \\
@@ -56,7 +56,7 @@ POLL_S: Final = 0.25
 
 
 class FlightsQueries:
-    """The two queries, and how far they are."""
+    """Runs the two queries, and tells how far they are."""
 
     def __init__(self, spark: SparkSession, args: argparse.Namespace) -> None:
         self._spark = spark
@@ -65,7 +65,7 @@ class FlightsQueries:
         self._told: dict[str, int] = {}
 
     def run(self, stopping: threading.Event) -> None:
-        """Until `stopping` is set, and then until all that is there by then is written."""
+        """Runs until `stopping` is set, then until everything available is written."""
         queries = [self._start(self.statistics()), self._start(self.parquet())]
         self._progress.say("running")
         while not stopping.wait(POLL_S):
@@ -78,7 +78,7 @@ class FlightsQueries:
             query.stop()
 
     def run_available(self) -> None:
-        """What is there when it begins; the second query begins when the first has ended."""
+        """Processes what is there at the start; the second query begins when the first has ended."""
         for writer in (self.statistics(), self.parquet()):
             query = self._start(writer.trigger(availableNow=True))
             while query.isActive:
@@ -116,7 +116,7 @@ class FlightsQueries:
         return writer.start()
 
     def _tell(self, queries: Sequence[StreamingQuery]) -> None:
-        """A line for each micro-batch that is new. Raises what a query failed with."""
+        """Prints a line for each new micro-batch. Raises the error of a failed query."""
         for query in queries:
             failure = query.exception()
             if failure is not None:
@@ -132,7 +132,7 @@ class FlightsQueries:
 def run_flights(args: argparse.Namespace) -> int:
     stopping = threading.Event()
     if threading.current_thread() is threading.main_thread():
-        # Before Spark starts: whoever is told to end while it does ends once it has, without leaving anything.
+        # Set before Spark starts: a SIGTERM meanwhile ends the job once Spark has started, and leaves nothing behind.
         signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     with spark_session("flights", args.master) as spark:
         pipeline = FlightsQueries(spark, args)

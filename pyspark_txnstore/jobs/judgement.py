@@ -1,14 +1,13 @@
-"""What is wrong with what was shown of some topics, judged by what is stored and how its transactions ended.
+"""Judges what was shown of some topics by what is stored and how its transactions ended.
 
     stored   one row an entry: all that is kept, of open and aborted transactions too       (STORED)
-    shown    one row a message: what a READ_COMMITTED reader showed, or somebody received   (SHOWN)
+    shown    one row a message: what a READ_COMMITTED reader showed, or a client received    (SHOWN)
     known    one row a transaction: how it ended, and whether it was pending in the snapshot (KNOWN)
     told     one row a writer of a named transaction: whether it counts, as its segments have it (TOLD)
 
-Each stored entry either was to be shown or was not: one of no transaction, or of a committed one by a writer that
-counts, was; one of an aborted, open or pending transaction, or of another writer, was not. Where the outcome is
-forgotten nobody can tell; but it must be shown whole or not at all. Everything here is a Spark aggregation; nothing is
-collected.
+An entry must be shown if it has no transaction, or a committed one and a writer that counts. It must not be shown if
+its transaction is aborted, open or pending, or if its writer does not count. A transaction whose outcome is forgotten
+must be shown whole or not at all. Everything here is a Spark aggregation; nothing is collected.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ KNOWN: Final = _schema(
     txn_id=StringType(), state=StringType(), writers=ArrayType(StringType()), writers_known=BooleanType(),
     pending=BooleanType(),
 )  # fmt: skip
-"""`state`: as of `client.outcomes`. `writers`: those that count, null where all do; as far as that is known."""
+"""`state`: as in `client.outcomes`. `writers`: those that count as far as known, null if all do."""
 
 KINDS: Final = {
     "torn": "committed transactions of which only a part was shown",
@@ -54,16 +53,16 @@ KINDS: Final = {
     "lost": "messages outside transactions that were not shown",
     "invented": "messages shown that are not stored like that",
 }
-"""Of findings, worst first for those who lose money by them, each in words."""
+"""Kinds of findings with their wording, the most costly for users first."""
 
 FINDING: Final = (
     "kind", "topic", "segment", "position", "txn_id", "producer", "sequence_id", "stored", "shown", "detail",
 )  # fmt: skip
-"""Columns of a finding. `stored`, `shown`: messages. Of a transaction, topic, segment and position are those of its
-first entry that is not as it should be."""
+"""Columns of a finding. `stored`, `shown`: messages. A transaction's finding has topic, segment and position of its
+first wrong entry."""
 
 TOLD: Final = _schema(txn_id=StringType(), writer=StringType(), counts=BooleanType())
-"""Of writers whose transaction has forgotten which of them count. `counts`: unless each segment of the writer has noted
+"""Writers whose transaction has forgotten which of them count. `counts`: false if each segment of the writer has noted
 that it does not."""
 
 OPEN: Final = "it is open"
@@ -73,16 +72,16 @@ _ENTRY: Final = ["segment", "ledger_id", "entry_id"]
 
 
 def findings(judged: DataFrame) -> DataFrame:
-    """One row for each thing that is wrong, with the columns `FINDING`. `judged`: as `with_outcomes` makes it; what it
-    is made of should be persisted, for it is read three times."""
+    """Returns one row for each fault, with the columns `FINDING`. `judged`: from `with_outcomes`; persist its inputs,
+    because it is read three times."""
     return _of_entries(judged).unionByName(_of_transactions(judged)).unionByName(_stored_twice(judged))
 
 
 def entries_of(stored: DataFrame, shown: DataFrame) -> DataFrame:
-    """Each entry, stored (`STORED`) or shown (`SHOWN`), with how many of its messages were shown and how often."""
+    """Each entry, stored (`STORED`) or shown (`SHOWN`), with how many of its messages were shown, and how often."""
     rows = (
-        # Messages move once: both aggregations and the join then find an entry's in one place. Left to Spark they move
-        # for the first one, and entries for each other step, which takes 1.5 to 2 times as much of the processor.
+        # Messages move once: both aggregations and the join then find an entry's messages in one place. Spark's own
+        # plan moves messages once and entries for each other step, and takes 1.5 to 2 times the CPU.
         shown.repartition(*(F.col(name) for name in _ENTRY))
         .groupBy("topic", *_ENTRY, "sequence_id", "txn_id", "producer")
         .agg(F.count("*").alias("times"))
@@ -119,7 +118,7 @@ def entries_of(stored: DataFrame, shown: DataFrame) -> DataFrame:
         "incarnation",
         F.coalesce("kept.sequence_id", "first").alias("sequence_id"),
         F.coalesce("messages", F.lit(0)).cast("long").alias("stored"),
-        # What was shown beyond what is stored is invented, and must not make up for what is missing elsewhere.
+        # Messages shown beyond what is stored are invented, and must not make up for missing ones elsewhere.
         F.least(F.coalesce("distinct", F.lit(0)), F.coalesce("messages", F.lit(0))).cast("long").alias("shown"),
         F.coalesce("distinct", F.lit(0)).cast("long").alias("distinct"),
         F.coalesce("rows", F.lit(0)).cast("long").alias("rows"),
@@ -130,8 +129,8 @@ def entries_of(stored: DataFrame, shown: DataFrame) -> DataFrame:
 
 
 def with_outcomes(entries: DataFrame, known: DataFrame, told: DataFrame) -> DataFrame:
-    """Each entry with `due`: whether it was to be shown, by what is known of its transaction (`KNOWN`) or else of its
-    writer (`TOLD`), null where nobody can tell; and `why` it was not."""
+    """Each entry with `due`: whether it was to be shown, by its transaction (`KNOWN`) or else its writer (`TOLD`), null
+    if unknown; and `why` it was not."""
     joined = (
         entries.join(known, "txn_id", "left")
         .join(told, ["txn_id", "writer"], "left")
@@ -143,7 +142,7 @@ def with_outcomes(entries: DataFrame, known: DataFrame, told: DataFrame) -> Data
             }
         )
     )
-    # ▲ Before "all of them" is concluded of a transaction without a list: that one is null where it is forgotten, too.
+    # ▲ Checked before a missing list counts as "all writers": the list is null for a forgotten transaction, too.
     counts = F.when(
         F.col("writers_known"), F.col("writers").isNull() | F.array_contains("writers", F.col("writer"))
     ).otherwise(F.col("counts"))
@@ -165,7 +164,7 @@ def _position() -> Column:
 
 
 def _of_entries(judged: DataFrame) -> DataFrame:
-    """What is wrong with an entry by itself: invented, lost, or a message of it shown twice."""
+    """Faults of single entries: invented, lost, or a message shown twice."""
     invented = F.when(~F.col("is_stored"), F.lit("no entry is stored there")).otherwise(
         F.lit("the entry stored there is of another transaction or producer, or has other sequence ids")
     )
@@ -192,10 +191,10 @@ def _wrong(kind: str, condition: Column, detail: Column) -> Column:
 
 
 def _of_transactions(judged: DataFrame) -> DataFrame:
-    """What was not to be shown and was, one finding for each transaction and reason; and what is not whole.
+    """Finds what was shown and should not be, one finding per transaction and reason; and what is not whole.
 
-    ▲ Over all topics at once: a transaction is shown whole or it is torn, wherever its parts lie. Where nobody can tell
-    whether it was to be shown, or which writers count, each writer's part is whole or it is torn."""
+    ▲ Over all topics at once: a transaction that is not shown whole is torn, wherever its parts lie. If its outcome or
+    its counting writers are unknown, each writer's part must be whole."""
     place = F.struct("topic", *_ENTRY, "producer", "sequence_id")
     missing = F.col("shown") < F.col("stored")
     early = F.col("why").isNotNull()
@@ -227,8 +226,8 @@ def _of_transactions(judged: DataFrame) -> DataFrame:
 
 
 def _stored_twice(judged: DataFrame) -> DataFrame:
-    """Messages that are stored in two entries of which both were shown. ▲ Sequence ids count within one incarnation of
-    a producer: a name that is used again begins anew."""
+    """Finds messages stored in two entries that were both shown. ▲ Sequence ids count within one incarnation of a
+    producer: a name that is used again begins anew."""
     in_order = Window.partitionBy("producer", "incarnation").orderBy("sequence_id", *_ENTRY)
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     return (

@@ -1,6 +1,6 @@
-"""All that is stored of some segments, and how its transactions ended, as DataFrames that the executors fill.
+"""DataFrames, filled by the executors, of all stored entries of some segments and their transactions' outcomes.
 
-One row an entry, without its messages: so much as the audit needs, and little where entries hold many messages.
+One row per entry, without its messages: the audit needs no more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from txnclient import WholeEntry
 
 QUESTION_IDS: Final = 1_000
-"""Transactions asked about at once: some 25 KB each way."""
+"""Transactions per request: some 25 KB each way."""
 
 NO_WRITER: Final = f"{0:016x}"
 
@@ -56,7 +56,7 @@ def stored_entries(spark: SparkSession, service: ServiceAddress, cut: Snapshot) 
 
 
 def _tasks(spark: SparkSession, number: int) -> DataFrame:
-    """One task a row; at least one, of no row, for Spark makes no DataFrame of none."""
+    """One task per row; at least one without a row, because Spark makes no DataFrame of none."""
     return spark.range(0, number, 1, max(1, number))
 
 
@@ -88,7 +88,7 @@ def _row(topic: str, path: str, entry: WholeEntry) -> dict[str, Any]:
 
 
 def first_kept(service: ServiceAddress, cut: Snapshot) -> dict[str, Position]:
-    """Of each segment of the snapshot the place before the first entry that is kept now; where none is, its end."""
+    """For each segment of the snapshot, the place before the first entry kept now; its end if none is."""
     client = client_of(service.url, timeout_s=service.timeout_s)
     found: dict[str, Position] = {}
     for path, bounds in cut.segments.items():
@@ -104,8 +104,8 @@ def first_kept(service: ServiceAddress, cut: Snapshot) -> dict[str, Position]:
 def known_transactions(transactions: DataFrame, service: ServiceAddress, cut: Snapshot) -> DataFrame:
     """How each of them ended: `judgement.KNOWN`. `transactions`: `txn_id`, `named` (somebody wrote as a writer of it).
 
-    ▲ To be asked after the snapshot was taken, and once: what is not pending in it was decided before it, so whatever
-    is open now was not in it. Of those with writers it is asked which count."""
+    ▲ Ask once, after the snapshot was taken: a transaction not pending in it was decided before it, so one that is open
+    now was not in it. For named transactions the writers that count are asked for, too."""
     pending = frozenset(str(txn_id) for txn_id in cut.pending)
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -125,7 +125,7 @@ def known_transactions(transactions: DataFrame, service: ServiceAddress, cut: Sn
 def _answers(service: ServiceAddress, named: Mapping[str, bool]) -> dict[str, dict[str, Any]]:
     client = client_of(service.url, timeout_s=service.timeout_s)
     states = {str(txn_id): state for txn_id, state in client.outcomes(named).items()}
-    # One that was collected between the two looks at it that an answer takes is not unknown.
+    # A transaction collected between the two reads of one answer is not unknown.
     again = [txn_id for txn_id, state in states.items() if state == "UNKNOWN"]
     states |= {str(txn_id): state for txn_id, state in client.outcomes(again).items()} if again else {}
     return {
@@ -136,7 +136,7 @@ def _answers(service: ServiceAddress, named: Mapping[str, bool]) -> dict[str, di
 
 
 def _writers(describe: Callable[[str], dict[str, Any]], txn_id: str, *, asks: bool) -> dict[str, Any]:
-    """Those of a committed transaction that count; None is all of them."""
+    """Returns the counting writers of a committed transaction; None is all of them."""
     if not asks:
         return {"writers": None, "writers_known": True}
     try:
@@ -148,10 +148,10 @@ def _writers(describe: Callable[[str], dict[str, Any]], txn_id: str, *, asks: bo
 
 
 def told_writers(spark: SparkSession, service: ServiceAddress, cut: Snapshot, segments: Iterable[str]) -> DataFrame:
-    """Of all writers of named transactions in these segments whether they count: `judgement.TOLD`.
+    """Tells for all writers of named transactions in these segments whether they count: `judgement.TOLD`.
 
-    ▲ Asked for transactions that are collected: by then each segment has noted for good which of their writers do not
-    count. One counts unless each of its segments has noted that: so one that alone has, or has not, is found out."""
+    ▲ Asked for collected transactions: by then each segment has noted which of their writers do not count. A writer
+    counts unless all its segments have noted that: so a segment that disagrees is found."""
     ends = [(path, str(cut.segments[path].end)) for path in segments]
 
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,12 +1,12 @@
-"""Where a read begins or ends that is named by a time or by positions, and the cut that is made of it.
+"""Turns a read's begin or end, given as a time or positions, into a cut.
 
     ByTime       topic → milliseconds since the epoch       what was published before it lies before
     ByPosition   topic → segment → its first position       what stands before it lies before
 
-Of a base, the cut that is taken now or the end that was given, the ends are drawn back to there (`drawn_back`). ▲ What
-lies before is whole transactions, as of every cut: one that has entries before the boundary, of any segment, and others
-behind it is *pending* in the cut, though it may have committed. So a read that ends there has nothing of it, one that
-begins there has it whole, and two that meet there have everything once. Pure.
+`drawn_back` moves the ends of a base (a cut taken now, or the given end) back to the boundary. ▲ Like every cut, it
+holds whole transactions: one with entries on both sides of the boundary, in any segments, is *pending* in the cut,
+though it may have committed. So a read that ends there shows nothing of it, one that begins there shows it whole, and
+two that meet there show everything once. Pure.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, TopicName
 
 LONGEST_TRANSACTION_MS: Final = 70 * 60_000
-"""▲ How far around a boundary entries are searched for transactions that lie on both sides of it: an hour, which is the
-default of the longest timeout that a coordinator allows, and ten minutes for the clocks of producers."""
+"""▲ How far around a boundary entries are searched for transactions on both sides of it: an hour, the default maximum
+timeout of a coordinator, and ten minutes for the clocks of producers."""
 
 _LATEST_MS: Final = 253_402_300_800_000
 """The year 10000."""
@@ -37,13 +37,13 @@ Place = Position | Literal["earliest", "latest"]
 
 @dataclass(frozen=True)
 class ByTime:
-    """`everywhere`: of each topic that is read; else `topics` has all of them."""
+    """`everywhere`: for each topic that is read; else `topics` names all of them."""
 
     everywhere: int | None = None
     topics: Mapping[str, int] | None = None
 
     def of(self, topic: str) -> int:
-        """Raises `InvalidArgument` where it names none."""
+        """Raises `InvalidArgument` if it names none."""
         if self.everywhere is not None:
             return self.everywhere
         times = self.topics or {}
@@ -52,11 +52,11 @@ class ByTime:
         return times[topic]
 
     def check(self, read: Collection[str]) -> None:
-        """Raises `InvalidArgument` where it names a topic that is not read."""
+        """Raises `InvalidArgument` if it names a topic that is not read."""
         _check_topics(self.topics or {}, read)
 
     def is_behind(self, other: ByTime) -> bool:
-        """Whether there can be nothing between the two, of some topic at least."""
+        """Whether at least one topic can have nothing between the two."""
         topics = {*(self.topics or {}), *(other.topics or {})} or {""}
         for topic in topics:
             mine, theirs = ((one.everywhere or (one.topics or {}).get(topic)) for one in (self, other))
@@ -67,12 +67,12 @@ class ByTime:
 
 @dataclass(frozen=True)
 class ByPosition:
-    """By topic and by segment, as `0000-7fff-1`: the first position behind it, or `earliest`, or `latest`."""
+    """By topic and by segment (`0000-7fff-1`): the first position behind the boundary, or `earliest`, or `latest`."""
 
     topics: Mapping[str, Mapping[str, Place]]
 
     def of(self, segment: str) -> Place:
-        """Of a segment by its path. Raises `InvalidArgument` where it names none."""
+        """The place in a segment, by its path. Raises `InvalidArgument` if there is none."""
         name = SegmentName.from_path(segment)
         places = self.topics.get(str(name.topic))
         place = None if places is None else places.get(name.descriptor)
@@ -85,7 +85,7 @@ class ByPosition:
 
     def check(self, base: Snapshot, *, may_be_lost: bool) -> None:
         """Raises `InvalidArgument` for a topic that is not read and a segment that the topic does not have.
-        `may_be_lost`: retention may have taken it."""
+        `may_be_lost`: retention may have taken the segment."""
         _check_topics(self.topics, base.topics)
         for topic, places in self.topics.items():
             bounds = base.topics[topic]
@@ -112,7 +112,7 @@ def _check_topics(named: Iterable[str], read: Collection[str]) -> None:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since the Unix epoch, or a time with its zone in ISO 8601. Raises `InvalidArgument`."""
+    """Parses milliseconds since the Unix epoch, or an ISO 8601 time with its zone. Raises `InvalidArgument`."""
     if _MILLISECONDS.fullmatch(text):
         return _time_ms(int(text), text)
     try:
@@ -146,7 +146,7 @@ def parse_times(text: str) -> ByTime:
 
 
 def is_by_position(text: str) -> bool:
-    """Whether JSON names positions by topic, and is no cut."""
+    """Whether the JSON names positions by topic and is no cut."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -173,7 +173,7 @@ def _object(text: str, expected: str) -> dict[str, object]:
 
 
 def _descriptor(topic: TopicName, text: str) -> str:
-    """Of a segment, told by its descriptor or by its whole path."""
+    """Returns the descriptor of a segment, given as that or as the whole path."""
     name = SegmentName.from_path(text if "/" in text else f"{topic.path}/{text}")
     if name.topic != topic:
         raise InvalidArgument(f"{text} is no segment of {topic}")
@@ -199,10 +199,11 @@ def _place(segment: str, value: object) -> Place:
 
 
 def behind(place: Place, bounds: SegmentBounds, first: Position | None, segment: str, *, may_be_lost: bool) -> Position:
-    """The last position before a place. `first`: of the segment that is kept, at or before the end; None: nothing is.
+    """Returns the last position before a place. `first`: the segment's first kept entry at or before the end; None:
+    none is.
 
-    ▲ A place behind the end is refused: what comes to stand before it would belong to nobody. Raises `DataTrimmed` for
-    one that is not kept any more; `InvalidArgument`."""
+    ▲ Refuses a place behind the end: entries appended before it later would belong to no read. Raises `DataTrimmed` for
+    a place that is not kept any more; `InvalidArgument`."""
     if place == "latest":
         return bounds.end
     kept = bounds.end if first is None else before(first)
@@ -223,7 +224,7 @@ def behind(place: Place, bounds: SegmentBounds, first: Position | None, segment:
 
 
 class Crossing:
-    """Transactions on both sides of a boundary, of heads on this and on that side."""
+    """Finds transactions on both sides of a boundary, from the heads on each side."""
 
     def __init__(self, base: Snapshot) -> None:
         self._base = base
@@ -233,17 +234,17 @@ class Crossing:
 
     @property
     def may_be(self) -> bool:
-        """Whether there can be any, by what lies behind."""
+        """Whether there can be any, judged by what lies behind."""
         return bool(self._behind)
 
     def add_behind(self, heads: Iterable[Head]) -> None:
-        """▲ All of them before the first that lies before: it is told by them."""
+        """▲ Add all of them before the first head that lies before the boundary, which is compared with them."""
         for head in heads:
             if head.txn_id is not None and not head.aborted and not self._base.is_pending(head.txn_id):
                 self._behind[head.txn_id] = None
 
     def add_before(self, segment: str, heads: Iterable[Head]) -> None:
-        """Of a segment, in order."""
+        """Adds heads of a segment, in order."""
         for head in heads:
             if head.txn_id in self._behind and not head.aborted:
                 assert head.txn_id is not None
@@ -251,7 +252,7 @@ class Crossing:
                 self._first.setdefault(segment, head.position)
 
     def drawn_back(self, ends: Mapping[str, Position]) -> Snapshot:
-        """The base with other ends, at or before its own. ▲ None of what is pending lies at or below a `resolved`."""
+        """Returns the base with other ends, at or before its own. ▲ No pending entry lies at or below a `resolved`."""
         base = self._base
         topics = {}
         for topic, bounds in base.topics.items():
@@ -265,7 +266,8 @@ class Crossing:
 
 
 def window(times_ms: Collection[int]) -> tuple[int, int]:
-    """From when to when entries of transactions that cross a boundary of these times can be; 0: from the beginning."""
+    """The time range in which transactions that cross a boundary of these times can have entries; 0: from the
+    beginning."""
     return max(0, min(times_ms) - LONGEST_TRANSACTION_MS), max(times_ms) + LONGEST_TRANSACTION_MS
 
 

@@ -1,11 +1,11 @@
-"""Which rows a `load()` has: the option `where`, what it says of segments and of entries. Pure.
+"""The option `where`: which rows, entries and segments a `load()` reads. Pure.
 
     key = 'customer-7' and publish_time >= '2026-11-24T06:00:00Z'
     segment in ('segment://public/shop/orders/0000-7fff-1') and txn_id = '0000-0000000000000011'
 
-A conjunction, in SQL's words, of columns that tell what need not be read. Each is exact: a row is there if and only if
-the condition holds. As in SQL null equals nothing: rows without a key, or of no transaction, are in none that asks for
-one.
+A conjunction, in SQL's words, of columns by which reading can be skipped. It is exact: a row is returned if and only if
+the condition holds. As in SQL null equals nothing: a condition on the key leaves out rows without one, and likewise for
+the transaction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Entry(Protocol):
-    """An entry, or its head: what all of its rows have in common."""
+    """An entry or its head: what all of its rows have in common."""
 
     @property
     def txn_id(self) -> TxnId | None: ...
@@ -42,11 +42,11 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class Condition:
-    """None of each: whatever it is. `from_us`, `through_us`: publish times in microseconds, both inclusive."""
+    """A field that is None matches everything. `from_us`, `through_us`: publish times in us, both inclusive."""
 
     topics: frozenset[str] | None = None
     segments: frozenset[str] | None = None
-    """As the column has them: `segment://…`."""
+    """As in the column: `segment://…`."""
     keys: frozenset[bytes] | None = None
     txn_ids: frozenset[TxnId] | None = None
     from_us: int | None = None
@@ -54,7 +54,7 @@ class Condition:
 
     @property
     def asks_entries(self) -> bool:
-        """Whether an entry can be left out by what its head tells."""
+        """Whether an entry's head can tell that the entry is left out."""
         return self.txn_ids is not None or self.from_us is not None or self.through_us is not None
 
     @property
@@ -62,8 +62,8 @@ class Condition:
         return not self.asks_entries and self.topics is None and self.segments is None
 
     def may_hold_in(self, segment: str) -> bool:
-        """Whether a segment, by its path, may have rows of it. ▲ A key was in each of the segments, of any age, whose
-        own range holds its hash: those that it came to by splits and merges, and those that they came of."""
+        """Whether a segment, by its path, may have matching rows. ▲ A key was in every segment whose range holds its
+        hash, through all splits and merges, so segments of any age qualify."""
         name = SegmentName.from_path(segment)
         if self.topics is not None and str(name.topic) not in self.topics:
             return False
@@ -72,7 +72,7 @@ class Condition:
         return self.keys is None or any(name.lo <= hash_key(key) <= name.hi for key in self.keys)
 
     def holds_of(self, entry: Entry) -> bool:
-        """Of all rows of an entry, as far as they have it in common."""
+        """Whether it holds for what all rows of an entry have in common."""
         if self.txn_ids is not None and entry.txn_id not in self.txn_ids:
             return False
         at_us = entry.publish_time_ms * 1000

@@ -1,4 +1,4 @@
-"""What Kafka's options are called here: who comes from its source types them by habit."""
+"""Hints for options of Kafka's source, which its users type by habit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HINTS: Final = {
 
 
 def hint_of(name: str) -> str | None:
-    """What to do instead of an option of Kafka's, by its name in lower case; None of any other."""
+    """What to use instead of a Kafka option, by its name in lower case; None for any other."""
     hint = _HINTS.get(name)
     if hint is None and name.startswith("kafka."):
         return "clients of Kafka's are not at work here: leave it out, the options there are stand in docs/spark.md"

@@ -1,4 +1,4 @@
-"""How a cut is written into a stream's offsets: a dict of JSON primitives, small also with many open transactions.
+"""Encodes a cut as a stream's offset: a dict of JSON primitives, small even with many open transactions.
 
     {"v": 2, "isolation": "read_committed", "revision": R, "segments": 64, "pending": 10000,
      "cut": "<base 85 of zlib of the fields below>"}
@@ -34,7 +34,7 @@ __all__ = ["Isolation", "Offset", "check_isolation", "decode_offset", "encode_of
 VERSION: Final = 2
 WITHOUT_ISOLATION: Final = 1
 MAX_CUT_BYTES: Final = 64 * 1024 * 1024
-"""Of the fields, unpacked: whatever stands in a checkpoint, reading it takes no more memory than this."""
+"""Limit of the unpacked fields: reading a checkpoint never takes more memory than this."""
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -57,9 +57,9 @@ def encode_offset(cut: Snapshot | None, isolation: Isolation = "read_committed")
 
 
 def decode_offset(offset: Mapping[str, object]) -> Snapshot | None:
-    """The cut, None where it is before everything. A snapshot's own JSON document is taken too.
+    """Returns the cut, None if it is before everything. Also accepts a snapshot's own JSON document.
 
-    Raises `InvalidArgument` that says what is wrong with it."""
+    Raises `InvalidArgument` saying what is wrong."""
     if not isinstance(offset, Mapping):
         raise InvalidArgument(f"not an offset of txnstore: expected an object, found {offset!r:.80}")
     if "topics" in offset:
@@ -94,13 +94,12 @@ def decode_offset(offset: Mapping[str, object]) -> Snapshot | None:
 
 
 def check_isolation(offset: Mapping[str, object], cut: Snapshot | None, isolation: Isolation) -> None:
-    """`cut`: what the offset is decoded to. Raises `InvalidArgument` where a query of another isolation wrote it.
+    """`cut`: the decoded offset. Raises `InvalidArgument` if a query of another isolation wrote it.
 
-    ▲ What is open at an uncommitted cut has been shown as far as it went, and the cut does not name it. Read on
-    committed, its rest alone would come with its commit, or all of it once more; a committed cut holds back what it
-    names, so read on uncommitted what had come of that by then would never be shown.
-    A snapshot is of no query: what lies behind it can be read either way. Of an offset of an earlier version it is
-    known only where it names something that is pending, or is not resolved: uncommitted ones never do."""
+    ▲ An uncommitted cut has shown part of its open transactions without naming them: a committed read from it would
+    show only the rest, or all once more. A committed cut holds them back: an uncommitted read from it would never show
+    their first part. A snapshot belongs to no query and can be read on either way. An offset of an earlier version
+    shows its isolation only if it names a pending transaction or is not resolved, which uncommitted ones never do."""
     if cut is None or "v" not in offset or "topics" in offset:
         return
     found = offset.get("isolation")
@@ -146,7 +145,7 @@ class _Writer:
         self.buffer += data
 
     def ids(self, txn_ids: Iterable[TxnId]) -> list[TxnId]:
-        """In order, each once, which they are returned in."""
+        """Returns the ids in order, each once."""
         ordered = sorted(set(txn_ids))
         by_tcid: dict[int, list[int]] = {}
         for txn_id in ordered:
@@ -228,7 +227,7 @@ class _Reader:
         return value
 
     def count(self) -> int:
-        """Of things that take a byte each at least."""
+        """A count of things that take at least a byte each."""
         return self.number(len(self.data) - self.at)
 
     def bytes(self, length: int) -> bytes:

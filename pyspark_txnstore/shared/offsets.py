@@ -6,9 +6,9 @@
     split(ranges, heads, min_partitions)                the same in more parts
     pyspark_txnstore.source.limits                             a nearer end, where a batch is to be smaller
 
-A range says what is to be *read*; what is *shown* of it is what `Span(start, end).shows`. ▲ Each committed transaction
-is shown by exactly one batch of a stream, whole, over all its topics: a batch shows what its end holds and its start
-does not, and a cut holds a transaction whole or not at all.
+A range says what to *read*; `Span(start, end).shows` decides what is *shown* of it. ▲ Each committed transaction is
+shown by exactly one batch of a stream, whole, over all its topics: a batch shows what its end holds and its start does
+not, and a cut holds a transaction whole or not at all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class PieceName(Protocol):
-    """Piece `number` (from 0) of `pieces` of a large value; the first three name the value."""
+    """Piece `number` (from 0) of `pieces` of a large value; the first three fields identify the value."""
 
     @property
     def producer(self) -> str: ...
@@ -59,7 +59,7 @@ class PieceName(Protocol):
 
 
 class Head(Protocol):
-    """What is asked of an entry's head; `txnclient.reading.entries.EntryHead` is one. `aborted`: known to be, for
+    """The fields used of an entry's head; `txnclient.reading.entries.EntryHead` is one. `aborted`: known to be, for
     good."""
 
     @property
@@ -80,7 +80,7 @@ class Head(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """What one partition reads: (after, end] of a segment, by its path."""
+    """What one partition reads: (after, end] of a segment, named by its path."""
 
     topic: str
     segment: str
@@ -89,10 +89,10 @@ class EntryRange:
 
 
 def ranges(start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
-    """What lies between two cuts, in the order of `end`'s topics, of each its segments by id, so parents first.
+    """Returns what lies between two cuts, in the order of `end`'s topics, each by segment id, so parents first.
 
-    A segment or topic that `start` does not know is read from its beginning: it came into being later. Raises
-    `InvalidArgument` where `start` does not precede `end`.
+    A segment or topic that `start` does not know was created later and is read from its beginning. Raises
+    `InvalidArgument` if `start` does not precede `end`.
     """
     Span(start, end)
     again = bool(may_have_committed(start, end))
@@ -110,8 +110,8 @@ def _by_id(path: str) -> tuple[int, str]:
 
 
 def may_have_committed(start: Snapshot | None, end: Snapshot) -> list[TxnId]:
-    """▲ What may be shown now though it stands before `start`'s ends: what was pending then, is not pending now, and is
-    not known to have aborted. It is read again from `resolved` on, behind which all of it lies."""
+    """▲ What may be shown now though it stands before `start`'s ends: transactions pending then, not pending now, and
+    not known to have aborted. They are read again from `resolved` on, behind which all their entries lie."""
     if start is None:
         return []
     aborted = frozenset(end.aborted)
@@ -119,13 +119,13 @@ def may_have_committed(start: Snapshot | None, end: Snapshot) -> list[TxnId]:
 
 
 def settle(start: Snapshot, end: Snapshot, aborted: Collection[TxnId]) -> tuple[Snapshot, Snapshot] | None:
-    """The two cuts, where all that was pending at `start` and is not at `end` is among `aborted`, or there is none:
-    `end` names it, and `start` goes as far as nothing before its ends may be shown by any cut up to `end`. Else, or
-    where that is so already, None.
+    """Returns the two cuts if all that was pending at `start` and is not at `end` has aborted (`aborted`): `end` names
+    it, and `start` moves on as far as nothing before its ends may be shown by any cut up to `end`. Returns None
+    otherwise, or if the cuts are so already.
 
-    ▲ A transaction that was open at a batch's end and aborted later held back entries that retention may take from then
-    on. They are no loss, but looked at from `resolved` on they would be one. What is still pending at `end` has nothing
-    at or below the `resolved` of either; of a segment that has gone nothing is open."""
+    ▲ Retention may take the entries of a transaction that was open at a batch's end and aborted later. They are no
+    loss, but a read from `resolved` on would report one. What is still pending at `end` has no entry at or below the
+    `resolved` of either cut; a segment that is gone has no open transaction."""
     decided = [txn_id for txn_id in start.pending if not end.is_pending(txn_id)]
     if not set(decided) <= {*end.aborted, *aborted}:
         return None
@@ -152,10 +152,10 @@ def _after(start: Snapshot | None, path: str, *, again: bool) -> Position:
 
 
 def beginning(cut: Snapshot, first: Mapping[str, Position]) -> Snapshot:
-    """A cut that holds nothing and that a stream can begin at, so that its first batch, too, is read whole or refused:
-    `first` is the first entry kept of each segment that has one at or before the end of `cut`.
+    """Returns an empty cut at which a stream can begin, so that its first batch, too, is read whole or refused.
+    `first`: the first entry kept of each segment that has one at or before the end of `cut`.
 
-    ▲ Also what is open at `cut` lies behind it, or has been trimmed."""
+    ▲ Entries of transactions open at `cut` lie behind it, too, or have been trimmed."""
     topics = {}
     for topic, bounds in cut.topics.items():
         segments = {}
@@ -172,16 +172,16 @@ def before(position: Position) -> Position:
 
 
 def topics_left(start: Snapshot | None, end: Snapshot) -> list[str]:
-    """Topics of `start` that `end` does not have: deleted since, or not asked for any more. What `start` did not hold
-    of them, and parts of what was pending there, will never be read."""
+    """Topics of `start` that `end` does not have: deleted since, or no longer requested. What `start` did not hold of
+    them, and parts of their pending transactions, will never be read."""
     return [] if start is None else [topic for topic in start.topics if topic not in end.topics]
 
 
 def split(parts: Sequence[EntryRange], heads: Mapping[str, Sequence[Head]], min_partitions: int) -> list[EntryRange]:
-    """The same ranges in at least `min_partitions` parts of about equal size, as far as there are entries to part.
+    """Splits the ranges into at least `min_partitions` parts of about equal size, as far as there are entries.
 
-    `heads`: of each segment, in order, as many as are known; a range of which none are stays whole. ▲ The pieces of a
-    large value stay together: whoever reads a part of them reads nothing.
+    `heads`: the known heads of each segment, in order; a range without any stays whole. ▲ The pieces of a large value
+    stay together: a reader of some of them would show nothing.
     """
     cuts = [_Cuts(part, heads.get(part.segment, ())) for part in parts]
     shares = [(-float(one.total), index, 1) for index, one in enumerate(cuts) if one.most > 1]
@@ -198,7 +198,7 @@ def split(parts: Sequence[EntryRange], heads: Mapping[str, Sequence[Head]], min_
 
 
 class _Cuts:
-    """Where a range may be parted: behind entries that are not in the midst of a large value, and not behind the last.
+    """Chooses where a range may be split: behind entries that are not inside a large value, and not behind the last.
 
     `sizes`: the bytes up to each of `ends`."""
 
@@ -212,7 +212,7 @@ class _Cuts:
         for head in inside:
             self.total += head.size_bytes
             if head.piece is not None:
-                # One value after the other: a producer that begins another has given up the one before it.
+                # A producer that begins another large value has given up the one before it.
                 key = (head.piece.producer, head.piece.incarnation)
                 begun[key] = None
                 if head.piece.number + 1 >= head.piece.pieces:
@@ -228,7 +228,7 @@ class _Cuts:
         return len(self.ends) + 1
 
     def into(self, count: int) -> list[EntryRange]:
-        """At most `most` parts, none of them without an entry."""
+        """Splits into at most `most` parts, none of them empty."""
         found, after, at = [], self.part.after, 0
         for number in range(1, count):
             # Near its share of the bytes, and so that an end is left for each of the parts to come.

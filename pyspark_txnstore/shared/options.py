@@ -1,7 +1,7 @@
-"""The options of the source and of the sink: one table, and what they are once they are read.
+"""The options of the source and of the sink: one table, and their parsed forms.
 
-Spark hands over strings under names in lower case; values are checked here, so that a slip is an error with the
-option's name before anything is read or written.
+Spark passes strings under names in lower case. Values are checked here, so that a slip is an error with the option's
+name before anything is read or written.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DEFAULT_TRIGGER_DELAY_MS: Final = 900_000
 
 
 class Option(NamedTuple):
-    """`uses`: where it may be given. `default`: as users read it; empty where there is none."""
+    """`uses`: where it may be given. `default`: as shown to users; empty if there is none."""
 
     name: str
     kind: str
@@ -136,7 +136,7 @@ OPTIONS: Final = (
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
-"""Spark hands over some options that are its own; `path` is told apart below."""
+"""Options of Spark's own that Spark passes along; `path` is handled below."""
 
 ASYNC_PROGRESS: Final = "asyncprogresstrackingenabled"
 
@@ -146,8 +146,8 @@ _OF_ANY_SINK: Final = frozenset(
         ASYNC_PROGRESS, "asyncprogresstrackingcheckpointintervalms",
     }
 )  # fmt: skip
-"""What jobs give to whatever sink they write to, and what says how Spark runs a query: nothing of it concerns topics.
-Others stay refused, for one of ours that is misspelt would be passed over."""
+"""Options that jobs give to any sink, and that say how Spark runs a query: none concerns topics. Others are refused,
+because a misspelt option of ours would otherwise be ignored."""
 
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,17})([kmg]?)b?\Z")
 _FACTORS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -169,14 +169,14 @@ class SourceOptions:
     max_rows: int | None
     min_entries: int | None
     max_delay_s: float
-    """Behind the batch before, of one that has to wait for `min_entries`."""
+    """Delay behind the previous batch for a batch that waits for `min_entries`."""
     min_partitions: int | None
     fail_on_data_loss: bool
     planning_retry_s: float
     compacted: Path | None
-    """Where generations lie that may be used; None: everything is read from the ledgers."""
+    """Where usable generations lie; None: everything is read from the ledgers."""
     where: Condition
-    """Which rows there are; it does not change what is committed, nor what a batch of a stream holds of them."""
+    """Filters rows; it changes neither what is committed nor what a stream's batch holds."""
 
     @property
     def isolation(self) -> Isolation:
@@ -184,7 +184,7 @@ class SourceOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str], *, use: Use) -> SourceOptions:
-        """Raises `InvalidArgument` naming the option, what it was and what was expected."""
+        """Raises `InvalidArgument` naming the option, its value and what was expected."""
         given = _Given(options, use)
         topics, pattern = _which_topics(given)
         uncommitted = given.take("isolationLevel", _uncommitted) or False
@@ -200,7 +200,7 @@ class SourceOptions:
         where = given.take("where", condition.parse) or condition.EVERYTHING
         compacted = _compacted(given, uncommitted=uncommitted)
         if compacted is not None and where != condition.EVERYTHING and not where.asks_keys_alone:
-            # ▲ Left out before the newest row of a key is found, a newer row would let an older one stand for it.
+            # ▲ If the newest row of a key were filtered out first, an older one would stand for it.
             raise InvalidArgument("option 'where': of a compacted read only on key; else filter behind newest_per_key")
         max_entries = given.take("maxEntriesPerTrigger", _count)
         min_entries = _at_least(given, max_entries)
@@ -230,7 +230,7 @@ def isolation_of(*, uncommitted: bool) -> Isolation:
 
 
 def columns_option(options: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The option `columns`, which the schema hangs on; None for all."""
+    """The option `columns`, which decides the schema; None for all."""
     return _Given(options, None).take("columns", lambda text: _names(text) if text else ())
 
 
@@ -246,7 +246,7 @@ class SinkOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str], *, use: Use) -> SinkOptions:
-        """Raises `InvalidArgument` naming the option, what it was and what was expected."""
+        """Raises `InvalidArgument` naming the option, its value and what was expected."""
         given = _Given(options, use)
         return SinkOptions(
             url=given.url(),
@@ -260,7 +260,7 @@ class SinkOptions:
 
 
 class _Given:
-    """What was given, each by the name in the table. `use` None: whatever else is there is not looked at."""
+    """The given options, each by the name in the table. `use` None: unknown options are ignored."""
 
     def __init__(self, options: Mapping[str, str], use: Use | None) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -357,9 +357,9 @@ def _time(text: str) -> ByTime:
 
 
 def _check_order(start: Start, end: End) -> None:
-    """▲ The wrong way round, what lies between the two would look like data that was lost.
+    """▲ With the two swapped, what lies between them would look like lost data.
 
-    Messages outside of transactions do not raise the revision; what is lost does, for its segment or topic goes."""
+    Messages outside of transactions do not raise the revision; a loss does, because a segment or topic goes."""
     if isinstance(start, ByTime) and isinstance(end, ByTime) and start.is_behind(end):
         raise InvalidArgument("the start is a later time than the end: exchange the two")
     if not isinstance(start, Snapshot) or not isinstance(end, Snapshot) or start.store != end.store:
@@ -467,7 +467,7 @@ def _cut(text: str, expected: str = "JSON", *, isolation: Isolation) -> Snapshot
 
 
 def _offset(text: str, expected: str, isolation: Isolation) -> Snapshot | None:
-    """A snapshot's JSON, or a stream's offset as its checkpoint has it."""
+    """Parses a snapshot's JSON, or a stream's offset as its checkpoint has it."""
     if not text.startswith("{"):
         raise InvalidArgument(
             f"{text!r:.80}: expected {expected}, of client.snapshot(...).to_json() or from a checkpoint"

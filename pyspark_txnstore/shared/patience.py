@@ -1,4 +1,4 @@
-"""Asking again, for a while, where the cluster cannot answer: Spark ends a query at the first error of its driver."""
+"""Repeats a question for a while when the cluster cannot answer: Spark ends a query at its driver's first error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("pyspark_txnstore")
 
 
 class Patience:
-    """`for_s`: from the first failure on. What is under way then is waited for, as long as a request may take."""
+    """`for_s`: counted from the first failure. A request under way then is awaited up to its own timeout."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Patience:
         self._now = now
 
     def ask(self, what: str, question: Callable[[], T]) -> T:
-        """The answer. ▲ `question` may have been asked in part: it must be one that can be repeated.
+        """Returns the answer. ▲ `question` may have run in part, so it must be repeatable.
 
-        Raises what is not retriable at once, and what is once it has been so for too long."""
+        Raises an error that is not retriable at once, and a retriable one after `for_s`."""
         until_s: float | None = None
         pause_s = FIRST_PAUSE_S
         while True:

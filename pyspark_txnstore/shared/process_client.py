@@ -1,8 +1,7 @@
-"""The client of this process: Spark calls the source and the sink anew for each task, connections are to outlive that.
+"""The client of this process, whose connections outlive tasks: Spark makes source and sink anew for each task.
 
-A Python worker of Spark runs task after task, and may run them in threads; each would open and close a client of its
-own. So there is one for each service in each process, kept until the process ends, and all of them share the one loop
-thread of `txnclient.sync`.
+A Python worker of Spark runs task after task, maybe in threads; each would open and close a client. So each process
+keeps one client per service until it ends, and all clients share the one loop thread of `txnclient.sync`.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from txnclient.connection.address import parse_url
 from txnwire.errors import InvalidArgument
 
 DEFAULT_TIMEOUT_S = 30.0
-"""Of each call that is given no time of its own."""
+"""Timeout of a call that is given none."""
 
 _Key = tuple[int, tuple[str, ...], float]
 
 _lock = threading.Lock()
 _clients: dict[_Key, txnclient.sync.Client] = {}
 _connected_in: int | None = None
-"""The process that has connected first; in its children connections cannot be made any more."""
+"""The process that connected first; its forked children cannot connect any more."""
 
 
 def client_of(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> txnclient.sync.Client:
-    """The client of this process for `txn://host:port[,host:port…]`, opened with the first call. Do not close it.
+    """Returns the client of this process for `txn://host:port[,host:port…]`, opened by the first call. Do not close it.
 
-    ▲ Not in the child of a process that had connected before it forked: gRPC's threads do not exist there, so a call
-    would hang, or end the process. Spark's workers are forked from a daemon that connects to nothing.
-    Raises `InvalidArgument` for that, or naming what is wrong with the URL; `Timeout` if no server answers.
+    ▲ Refused in the child of a process that connected before the fork: gRPC's threads do not exist there, so a call
+    would hang or end the process. Spark forks workers from a daemon that connects to nothing. Raises `InvalidArgument`
+    in such a child or for a wrong URL; `Timeout` if no server answers.
     """
     global _connected_in
     pid = os.getpid()
@@ -49,7 +48,8 @@ def client_of(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> txnclient.sy
 
 
 def close_clients() -> None:
-    """Close those of this process; the next call opens anew. For tests, and for a driver that is done with Spark."""
+    """Closes the clients of this process; the next call opens new ones. For tests, and for a driver that is done with
+    Spark."""
     with _lock:
         own = [key for key in _clients if key[0] == os.getpid()]
         for key in own:
@@ -57,7 +57,7 @@ def close_clients() -> None:
 
 
 def _forked() -> None:
-    """In the child: whoever held the lock does not exist here."""
+    """In the child the lock's holder does not exist."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,13 +1,13 @@
-"""A folder of numbered versions, of which each is there whole or not at all, whoever is killed at whatever moment.
+"""A folder of numbered versions. Each is whole or absent, even after a kill at any moment.
 
     <folder>/<prefix>000007/part-….parquet     whatever its maker wrote
                             <document>         a text that says what the version is
              .making-<16 hex digits>/          one that is being made, or was given up
              .lock                             held by who makes one
 
-▲ A version is made in a folder of its own, synced, and renamed. So data and document appear at one moment, who sees the
-name finds every byte, also after a power failure, and of two that are made at once one gets the name. A published one
-never changes. This is how the job export keeps its increments, and the job compact its generations.
+▲ A version is made in its own folder, synced, and renamed. So data and document appear at once, a visible version has
+every byte even after a power failure, and of two concurrent makers one gets the name. A published version never
+changes. The job export keeps its increments this way, and the job compact its generations.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def folder_of(text: str) -> Path:
-    """The folder that an option or argument names: a path, or `file:` before an absolute one.
+    """Returns the folder that an option or argument names: a path, or `file:` before an absolute one.
 
-    ▲ Of a file system that the driver and all executors see and that renames a folder at once: a disk of this machine,
-    or one that is mounted everywhere. Raises `InvalidArgument` for anything else, an object store say."""
+    ▲ Its file system must be visible to the driver and all executors and rename a folder atomically: a disk of this
+    machine, or one mounted everywhere. Raises `InvalidArgument` for anything else, such as an object store."""
     scheme = _SCHEME.match(text)
     if scheme is not None and scheme[1].lower() != "file":
         raise InvalidArgument(
@@ -48,7 +48,7 @@ def folder_of(text: str) -> Path:
 
 
 class VersionedFolder:
-    """`prefix`: of a version's name. `document`: name of the file that says what a version is."""
+    """`prefix`: of a version's name. `document`: name of the file that describes a version."""
 
     def __init__(self, path: Path, *, prefix: str, document: str) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class VersionedFolder:
         self._name = re.compile(re.escape(prefix) + r"([0-9]{6,})\Z")
 
     def numbers(self) -> list[int]:
-        """Of what is published, newest first; none where there is no folder yet."""
+        """Numbers of published versions, newest first; empty if there is no folder yet."""
         try:
             names = os.listdir(self.path)
         except FileNotFoundError:
@@ -71,14 +71,14 @@ class VersionedFolder:
         return self.path_of(number) / self._document
 
     def strangers(self) -> list[str]:
-        """Names of what is neither a version nor passed over by Spark, which would read it along with them."""
+        """Names that are no versions but that Spark would read along with them."""
         names = sorted(os.listdir(self.path))
         return [name for name in names if self._number(name) is None and not name.startswith((".", "_"))]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One makes a version at a time; who dies lets go. Folders that were not there before, and in which nothing
-        was made, go again. Raises `NotAllowed` where another one does."""
+        """Holds the lock under which one process makes a version; a dead holder releases it. Removes folders that it
+        created and that stayed empty. Raises `NotAllowed` if another process holds it."""
         new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         lock = self.path / ".lock"
@@ -91,28 +91,29 @@ class VersionedFolder:
                 yield
             finally:
                 if new and os.listdir(self.path) == [lock.name]:
-                    # Somebody may hold the file that goes while others lock a new one: then `publish` parts them.
+                    # Another process may hold the unlinked file while a third locks a new one: `publish` then lets one
+                    # win.
                     lock.unlink()
                     _remove_empty(new)
 
     def making(self) -> Path:
-        """A new name to write the next version under; what earlier ones left there is removed. Only when locked:
-        another one's would be removed under its hands."""
+        """Returns a new folder to write the next version in, and removes what earlier runs left. Only under the lock:
+        otherwise it would remove another run's folder."""
         for name in os.listdir(self.path):
             if name.startswith(MAKING):
                 shutil.rmtree(self.path / name)
         return self._hidden()
 
     def publish(self, made: Path, number: int, text: str) -> None:
-        """`made`, with `text` as its document, under its number. Raises `NotAllowed` if a version of this number has
-        appeared, as it may where locks do not reach from machine to machine."""
+        """Publishes `made` under its number, with `text` as its document. Raises `NotAllowed` if a version of this
+        number exists: locks may not reach from machine to machine."""
         (made / self._document).write_text(text, encoding="utf-8")
-        # ▲ Synced, then named.
+        # ▲ Sync first, then rename.
         for path in [*sorted(made.iterdir()), made]:
             _sync(path)
         target = self.path_of(number)
         try:
-            os.rename(made, target)  # onto one that is there it fails, for that is not empty
+            os.rename(made, target)  # fails on an existing target, which is never empty
         except OSError as error:
             if not target.exists():
                 raise
@@ -120,10 +121,10 @@ class VersionedFolder:
         _sync(self.path)
 
     def forget(self, *, keep: int) -> list[int]:
-        """Remove all but the newest `keep`; which they were. Only when locked."""
+        """Removes all but the newest `keep`; returns the removed ones. Only under the lock."""
         removed = self.numbers()[keep:]
         for number in removed:
-            gone = self._hidden()  # ▲ first, so that nobody finds half of it
+            gone = self._hidden()  # ▲ hidden first, so that no reader finds half of it
             os.rename(self.path_of(number), gone)
             shutil.rmtree(gone)
         return removed
@@ -145,7 +146,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Innermost first, up to one that somebody has put something into."""
+    """Removes empty folders, innermost first, up to the first non-empty one."""
     for folder in folders:
         try:
             folder.rmdir()

@@ -1,4 +1,4 @@
-"""One task attempt of a write: a writer of the batch's transaction, from its first row on to its flush."""
+"""One task attempt of a write: one writer of the batch's transaction, from its first row to its flush."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 TOPICS_AT_ONCE: Final = 32
-"""That one task sends to at the same time: most of a send is waiting."""
+"""Concurrent sends of one task: most of a send is waiting."""
 
 MAX_SUPERSEDED: Final = 100
-"""Runs that one attempt gives up before it joins what it finds: more of them are not started by restarts."""
+"""Runs that one attempt aborts before it joins the one it finds: restarts do not start more."""
 
 _log = logging.getLogger("pyspark_txnstore")
 
 
 class Attempt:
     def __init__(self, options: SinkOptions, name: BatchName, run: BatchRun, task_attempt: int) -> None:
-        """`name`: of the transaction. `task_attempt`: Spark's number, another one for each attempt of the run."""
+        """`name`: of the transaction. `task_attempt`: Spark's number, unique to each attempt of the run."""
         self._options = options
         self._name = name.text
         self._keep_newest = name.keep_newest
@@ -49,10 +49,10 @@ class Attempt:
         self._content = NOTHING
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Send all rows in the transaction and flush. It is begun with the first row: no row, no transaction.
+        """Sends all rows in the transaction and flushes. The first row begins it: no row, no transaction.
 
-        ▲ All rows are taken even where none is sent any more: stateful operators before this one keep their state for
-        the next batch only once they have been read to their end, and what they are is compared with what counts."""
+        ▲ Takes all rows even if none is sent any more: upstream stateful operators save their state only once read to
+        their end, and the rows are compared with the committed ones."""
         for batch in gathered(batches):
             messages = list(by_topic(batch, self._options.topic))  # wrong rows begin nothing
             self._guarded(partial(self._send, messages))
@@ -71,7 +71,7 @@ class Attempt:
         )
 
     def _guarded(self, work: Callable[[txnclient.sync.Transaction], None]) -> None:
-        """Do something in the transaction, unless it has committed: before this attempt came, or under it."""
+        """Runs an action in the transaction, unless the transaction has committed, before or meanwhile."""
         if self._committed:
             return
         if self._txn is None:
@@ -88,7 +88,7 @@ class Attempt:
             self._committed = self._has_committed(self._txn, error)
 
     def _begin(self) -> txnclient.sync.Transaction:
-        """What this run has begun, or begins now; a newer run's; or what has committed."""
+        """Returns what this run has begun or now begins, a newer run's transaction, or the committed one."""
         for _ in range(MAX_SUPERSEDED):
             txn = self._join()
             if not txn.joined or txn.state is TransactionState.COMMITTED or not self._gives_up(txn):
@@ -107,15 +107,15 @@ class Attempt:
         )
 
     def _gives_up(self, txn: txnclient.sync.Transaction) -> bool:
-        """Abort what another run has begun, if that is an older one. ▲ Its deadline would be ours, and be over before
-        we are done. It is aborted by its id: whatever is begun under the name meanwhile stays. False: join it."""
+        """Aborts another run's transaction if that run is older. ▲ Its deadline would be ours, and expire before we are
+        done. Aborts by id: a transaction begun meanwhile under the name stays. False: join it."""
         client = client_of(self._options.url, timeout_s=self._options.timeout_s)
         try:
             header = client.admin("transactions.describe", txn=str(txn.id))["header"]
         except TxnNotFound:
             header = None
         if header is None or header["state"] != "OPEN":
-            return True  # it has ended: begin again, and be told how
+            return True  # it has ended: begin again to learn its outcome
         if not self._run.supersedes(header["attempt"]):
             return False
         _log.info("%r: %s is an older run's, which this one takes the place of", self._name, txn.id)
@@ -126,8 +126,8 @@ class Attempt:
         return True
 
     def _has_committed(self, txn: txnclient.sync.Transaction, error: TxnError) -> bool:
-        """Whether another run has committed the batch meanwhile, so that this attempt need not go on; raises what is
-        behind `error` otherwise. ▲ The coordinators are asked: an error of a send tells that it ended, not how."""
+        """Whether another run has committed the batch, so that this attempt need not go on; otherwise raises the cause
+        of `error`. ▲ Asks the coordinators: a send's error says that the transaction ended, not how."""
         client = client_of(self._options.url, timeout_s=self._options.timeout_s)
         (outcome,) = client.outcomes([txn.id]).values()
         if outcome == "COMMITTED":
@@ -141,8 +141,8 @@ class Attempt:
         raise error
 
     def _send(self, messages: list[tuple[str, Columns]], txn: txnclient.sync.Transaction) -> None:
-        """To several topics at once, for each send is waited for until it is stored. ▲ Nothing is under way any more
-        when this ends: the rows of a topic keep their order, and no more is held than one batch of `gathered`."""
+        """Sends to several topics at once, since each send waits until it is stored. ▲ No send is under way when this
+        ends: a topic's rows keep their order, and memory holds at most one batch of `gathered`."""
         if len(messages) == 1:
             self._send_to(txn, *messages[0])
             return
@@ -168,12 +168,12 @@ class Attempt:
 MAX_WRITERS_KEPT: Final = 10_000
 
 _writers: dict[int, None] = {}
-"""Ids that attempts of this process have."""
+"""Ids used by attempts of this process."""
 
 
 def _given_once(writer_id: int) -> int | None:
-    """▲ Two attempts with one id would both count. A task attempt writes once and in one process; whoever comes a
-    second time with its number gets a random id (None)."""
+    """▲ Two attempts with one id would both count. A task attempt writes once and in one process; a second use of its
+    number gets a random id (None)."""
     if writer_id in _writers:
         return None
     _writers[writer_id] = None
@@ -186,9 +186,9 @@ _producers: dict[tuple[txnclient.sync.Client, str], txnclient.sync.Producer[byte
 
 
 def producer_of(options: SinkOptions, topic: str) -> txnclient.sync.Producer[bytes]:
-    """The process' producer to a topic, kept from task to task: brokers remember each producer they have seen.
+    """Returns the process' producer to a topic, kept from task to task: brokers remember each producer they have seen.
 
-    Raises `TopicNotFound`: the sink creates none, for nobody could tell how many segments it is to have."""
+    Raises `TopicNotFound`: the sink creates no topic, because it does not know how many segments to make."""
     client = client_of(options.url, timeout_s=options.timeout_s)
     producer = _producers.get((client, topic))
     if producer is None:
@@ -202,11 +202,11 @@ def producer_of(options: SinkOptions, topic: str) -> txnclient.sync.Producer[byt
 
 
 def drop_producers(options: SinkOptions) -> None:
-    """Those that may have failed: the next attempt begins with others."""
+    """Drops producers that may have failed: the next attempt opens new ones."""
     client = client_of(options.url, timeout_s=options.timeout_s)
     for key in [key for key in _producers if key[0] is client]:
         producer = _producers.pop(key)
         try:
             producer.close()
         except TxnError as error:
-            _log.debug("%r: %s", producer, error)  # what failed in it was told where it was sent
+            _log.debug("%r: %s", producer, error)  # its sends have reported their errors already

@@ -1,18 +1,18 @@
-"""What the transaction of a write is called: the same for every attempt at the same rows, and for nothing else. Pure.
+"""Names the transaction of a write: the same for every attempt at the same rows, and for no other rows. Pure.
 
     a micro-batch   <sink>/<query id>/<target>/<batch id>
     a batch write   <sink>/<target>/<write id>
 
-The target is the topic of the option `topic`, without its `topic://`, or `-` where rows name their topics themselves.
-A query has its id from its checkpoint, so a fresh checkpoint under an old sink name begins other transactions, and a
-restart begins those of before. ▲ A checkpoint that was copied for another output topic has the same query id and the
-same batches: without the target in the name its batches would be found committed, and nothing would be written.
+The target is the topic of the option `topic`, without its `topic://`, or `-` where rows name their topics themselves. A
+query has its id from its checkpoint, so a fresh checkpoint under an old sink name begins other transactions, and a
+restart the same ones. ▲ A checkpoint copied for another output topic has the same query id and batches: without the
+target in the name its batches would be found committed, and nothing would be written.
 
-Sink, target and write id are escaped, so that no `/` in one of them makes two names equal; a long one is replaced by
-its hash. Outcomes are kept for 30 days, and what was committed last under one name but for its number or write id for
-ever (DESIGN §10): a query that comes back after a year still finds its last batch committed.
+Sink, target and write id are escaped, so that no `/` in them makes two names equal; a long one is replaced by its hash.
+Outcomes are kept for 30 days. The last commit under a name, without number or write id, is kept for ever (DESIGN §10):
+a query that returns after a year still finds its last batch committed.
 
-Earlier versions named neither the target nor escaped anything. What they have committed is looked up by `former`.
+Earlier versions left out the target and escaped nothing. Their commits are looked up by `former`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from txnwire.errors import InvalidArgument
 from txnwire.names import TopicName
 
 STREAM_SINK: Final = "spark"
-"""The name of a sink that is given none. ▲ Not made of the checkpoint's location (API.md's default): a restart
-may spell that otherwise, `ck/x` for `/data/ck/x`, or find it elsewhere, and would write its last batch, committed and
-not yet noted by Spark, under another name: twice. The query's id, which stands in the checkpoint, is its alone."""
+"""The default name of a sink. ▲ Not made of the checkpoint's location (API.md's default): a restart may spell that
+differently, `ck/x` for `/data/ck/x`, or find it elsewhere. It would then write its last batch, committed but not yet
+noted by Spark, twice under two names. The query's id in the checkpoint is unique."""
 
 MAX_SINK_NAME_BYTES: Final = 300
 MAX_WRITE_ID_BYTES: Final = 200
 
 MAX_PART_BYTES: Final = 150
-"""Of a part as it stands in a name. Three of them, an id and a number fit into a name's 512 bytes."""
+"""Longest part in a name. Three of them, an id and a number fit into a name's 512 bytes."""
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Properties of the task that Spark sets for each micro-batch; the query's id is the one kept in its checkpoint."""
+"""Task properties that Spark sets for each micro-batch; the query's id is the one in its checkpoint."""
 
 
 class BatchName(NamedTuple):
-    """`text`: of the transaction. `former`: what an earlier version would have called it. `keep_newest`: it may be
-    repeated however late, so its outcome is known as long as nothing newer has committed."""
+    """`text`: the transaction's name. `former`: the name that an earlier version would have used. `keep_newest`: the
+    write may be repeated at any later time, so its outcome is kept until a newer one commits."""
 
     text: str
     former: str
@@ -51,8 +51,8 @@ class BatchName(NamedTuple):
 
 
 class SinkIdentity(NamedTuple):
-    """Who writes, and where to. `topic`: the option; None where rows name their topics. `former`: what an earlier
-    version called the sink."""
+    """Who writes, and where to. `topic`: the option; None if rows name their topics. `former`: an earlier version's
+    name for the sink."""
 
     name: str
     topic: str | None
@@ -60,12 +60,12 @@ class SinkIdentity(NamedTuple):
 
     @property
     def target(self) -> str:
-        """▲ `-` is no topic's: those have a `/`, which is escaped."""
+        """▲ No topic is called `-`: topics have a `/`, which is escaped."""
         return "-" if self.topic is None else _part(TopicName.parse(self.topic).path)
 
 
 def query_id(text: str) -> str:
-    """It, if it is one that Spark gives. Raises `InvalidArgument`."""
+    """Returns the text if it is a query id of Spark's. Raises `InvalidArgument`."""
     try:
         UUID(text)
     except ValueError:
@@ -80,13 +80,13 @@ def micro_batch_name(sink: SinkIdentity, query: str, batch_id: int) -> BatchName
 
 
 def is_micro_batch(name: str, sink: SinkIdentity, batch_id: int) -> bool:
-    """Whether this is what a batch of this number is called, of whatever query that writes by this sink."""
+    """Whether the name is that of a batch with this number, of any query that writes through this sink."""
     parts = name.split("/")
     return len(parts) == 4 and [parts[0], *parts[2:]] == [_part(sink.name), sink.target, str(batch_id)]
 
 
 def micro_batch_of(properties: Mapping[str, str | None], sink: SinkIdentity) -> BatchName:
-    """The name of the micro-batch that a task with these properties belongs to. Raises `InvalidArgument`."""
+    """Names the micro-batch of a task with these properties. Raises `InvalidArgument`."""
     query, batch_id = properties.get(QUERY_ID), properties.get(BATCH_ID)
     if not query or batch_id is None or not batch_id.isdecimal():
         raise InvalidArgument(
@@ -105,13 +105,13 @@ def write_name(sink: SinkIdentity, write_id: str) -> BatchName:
 
 
 def stream_sink(given: str | None, topic: str | None) -> SinkIdentity:
-    """As `sinkName` and `topic` say. Raises `InvalidArgument`."""
+    """Made from `sinkName` and `topic`. Raises `InvalidArgument`."""
     name = _checked(given) if given is not None else STREAM_SINK
     return SinkIdentity(name, topic, name)
 
 
 def batch_sink(given: str | None, topic: str | None) -> SinkIdentity:
-    """As `sinkName` and `topic` say. Raises `InvalidArgument`. Earlier versions named it after its topic."""
+    """Made from `sinkName` and `topic`. Raises `InvalidArgument`. Earlier versions named it after its topic."""
     if given is not None:
         return SinkIdentity(_checked(given), topic, given)
     return SinkIdentity(STREAM_SINK, topic, topic or STREAM_SINK)
@@ -125,7 +125,7 @@ def _checked(name: str) -> str:
 
 
 def _part(text: str) -> str:
-    """▲ Without `/`, and another one for each text: `~` begins a hash and nothing else."""
+    """▲ Has no `/`, and is unique to each text: only a hash begins with `~`."""
     escaped = text.replace("%", "%25").replace("/", "%2F").replace("~", "%7E")
     if len(escaped.encode()) <= MAX_PART_BYTES:
         return escaped

@@ -1,11 +1,11 @@
-"""What a write writes, as a number of rows and a digest: a repeat that would write other rows is told by them. Pure.
+"""Number and digest of a write's rows: they reveal a repeat that would write other rows. Pure.
 
 The digest is the sum modulo 2^64 of one 64-bit hash a row, so neither the order of rows nor their division among tasks
-counts. A row's hash runs through its fields in a fixed order, each hashed with what came out of those before it for its
-seed: topic, event time, properties, key, value. A field that a row lacks changes the seed by a constant.
+counts. A row's hash chains its fields in a fixed order, each seeded with the hash so far: topic, event time,
+properties, key, value. A missing field changes the seed by a constant.
 
-It stands in the note of the commit (`client.commit(note=…)`). ▲ Never change what it is made of: under another name
-(`digest2`), a note of an earlier version is not compared, and else each batch that runs again across an upgrade fails.
+The commit's note holds the digest (`client.commit(note=…)`). ▲ Never change how it is made, or each batch repeated
+across an upgrade fails. Use a new name (`digest2`) instead: then a note of an earlier version is not compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ V = TypeVar("V")
 _NO_TIME: Final = 0x9E3779B97F4A7C15
 _NO_PROPERTIES: Final = 0xC2B2AE3D27D4EB4F
 _NO_KEY: Final = 0x165667B19E3779F9
-"""▲ One for each field: what one row has in one of them another may have in the next."""
+"""▲ A different seed for each field: two rows may have the same content in different fields."""
 _MODULUS: Final = 1 << 64
 
 _NOTE: Final = re.compile(r"rows=([0-9]{1,20}) digest=([0-9a-f]{16})\Z")
@@ -39,7 +39,7 @@ class Content(NamedTuple):
 
     @staticmethod
     def parse(note: str | None) -> Content | None:
-        """Of a commit's note; None where it is no such note, as that of an earlier version."""
+        """Parses a commit's note; None if it holds no digest, as an earlier version's."""
         match = None if note is None else _NOTE.match(note)
         return None if match is None else Content(int(match[1]), int(match[2], 16))
 
@@ -48,7 +48,7 @@ NOTHING: Final = Content(0, 0)
 
 
 def total(parts: Iterable[Content]) -> Content:
-    """Of all together, in whatever order."""
+    """The sum over all of them, in any order."""
     rows = digest = 0
     for part in parts:
         rows += part.rows
@@ -57,7 +57,7 @@ def total(parts: Iterable[Content]) -> Content:
 
 
 def content_of(messages: Iterable[tuple[str, Columns]]) -> Content:
-    """Of messages by the full name of their topic."""
+    """Content of messages, by the full name of their topic."""
     return total(_of_topic(topic, columns) for topic, columns in messages)
 
 
@@ -70,7 +70,7 @@ def _of_topic(topic: str, columns: Columns) -> Content:
 
 
 _Seeds = int | Iterator[int]
-"""One for each row, made as it is asked for, or one for all of them."""
+"""One value for each row, made lazily, or one for all rows."""
 
 
 def _each(seeds: _Seeds) -> Iterator[int]:
@@ -78,8 +78,8 @@ def _each(seeds: _Seeds) -> Iterator[int]:
 
 
 def _through(column: Sequence[V | None] | None, hashed: Callable[[V, int], int], seeds: _Seeds, lacking: int) -> _Seeds:
-    """The seeds behind this field. ▲ A column that no row of a batch has is as one that some have: how rows are divided
-    into batches must not count."""
+    """Returns the seeds after this field. ▲ A column that no row of a batch fills counts like a partly filled one: the
+    division of rows into batches must not matter."""
     if column is None:
         return seeds ^ lacking if isinstance(seeds, int) else (seed ^ lacking for seed in seeds)
     if None not in column:
@@ -94,7 +94,7 @@ def _time(epoch_ms: int, seed: int) -> int:
 
 
 def _properties(properties: Mapping[str, str], seed: int) -> int:
-    """Whatever their order; none at all are as a map that is missing, as they are stored."""
+    """Independent of their order; empty properties count like a missing map, as both are stored alike."""
     if not properties:
         return seed ^ _NO_PROPERTIES
     seed = (seed + len(properties)) % _MODULUS

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame, as Arrow batches, to columns of messages for each topic. Pure.
+"""Turns rows of a DataFrame (Arrow batches) into columns of messages for each topic. Pure.
 
 value       binary or string          required, not null
 key         binary or string          optional
@@ -30,8 +30,8 @@ _TYPES: dict[str, tuple[str, tuple[type[DataType], ...]]] = {
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """Whether rows of this schema can be written, whatever the case of its names; `topic`: where to, unless the rows
-    name it. Raises `InvalidArgument`."""
+    """Checks that rows of this schema can be written; the case of names does not matter. `topic`: where to, unless the
+    rows name it. Raises `InvalidArgument`."""
     names = [name.lower() for name in schema.fieldNames()]
     if "value" not in names:
         raise InvalidArgument(f"the rows have no column `value`: they have {', '.join(names) or 'none'}")
@@ -53,7 +53,7 @@ def check_schema(schema: StructType, topic: str | None) -> None:
 
 
 def names_topics(schema: StructType) -> bool:
-    """Whether rows of this schema say themselves where they go."""
+    """Whether rows of this schema name their own topic."""
     return "topic" in (name.lower() for name in schema.fieldNames())
 
 
@@ -64,11 +64,11 @@ def _is_text_map(kind: DataType) -> bool:
 
 
 GATHERED_BYTES: Final = 8 * MIB
-"""Of rows that name their topics, held at once: what is sent to each topic is then more than a few rows of a batch."""
+"""Rows held at once if they name their topics: so each topic gets more than a few rows per send."""
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in fewer batches where they name their topics; none is empty."""
+    """Yields the same rows in the same order, in fewer batches if they name their topics; none is empty."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
@@ -91,7 +91,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, Columns]]:
-    """The rows of a batch as messages, in order, for each topic they go to. Raises `InvalidArgument`."""
+    """The rows of a batch as messages, in order, for each of their topics. Raises `InvalidArgument`."""
     names = [name.lower() for name in batch.schema.names]
     batch = batch.rename_columns(names)
     if "topic" not in names:
@@ -111,7 +111,7 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, Co
 
 
 def columns_of(batch: pa.RecordBatch) -> Columns:
-    """The messages of rows that go to one topic. Raises `InvalidArgument` for a null value."""
+    """The messages of rows for one topic. Raises `InvalidArgument` for a null value."""
     values = batch.column("value")
     if values.null_count:
         raise InvalidArgument(
@@ -127,7 +127,7 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
 
 
 def runs_of(columns: Columns, most_bytes: int) -> Iterator[Columns | OutgoingMessage]:
-    """The messages in order: those of up to `most_bytes` in runs, each with a larger value by itself."""
+    """The messages in order: runs of messages up to `most_bytes` each, and each larger value on its own."""
     if max(map(len, columns.values), default=0) <= most_bytes:
         if columns.values:
             yield columns
@@ -145,12 +145,12 @@ def runs_of(columns: Columns, most_bytes: int) -> Iterator[Columns | OutgoingMes
 
 
 def _filled(column: pa.Array, read: Any) -> Any:
-    """None of a column that no row fills."""
+    """Returns None for a column that no row fills."""
     return None if column.null_count == len(column) else read(column)
 
 
 def _items(column: pa.Array) -> list[bytes | None]:
-    """Byte strings of a binary or string column. Arrow makes them in C: slices of the column's data take five times as
+    """Byte strings of a binary or string column. Arrow makes them in C: slicing the column's data takes five times as
     long."""
     items: list[bytes | None] = column.cast(pa.binary()).to_pylist()
     return items

@@ -1,17 +1,17 @@
-"""Runs of a batch: of those that write for one name the newest goes on, and what older ones began is given up. Pure.
+"""Runs of a batch: of all runs under one name the newest goes on and aborts what older ones began. Pure.
 
-Spark makes a sink anew for each run of a batch and sends it to all tasks of that run. So the sink carries the run:
+Spark makes a new sink for each run of a batch and sends it to all tasks of that run. So the sink carries the run:
 
     run     milliseconds of the driver's clock (6 bytes) · random (6 bytes) · mark of the query (8 bytes, of a stream's)
     writer  random of the run (36 bits) · number of the task attempt (28 bits)
 
-▲ A driver that starts again runs its last batch again. Were its tasks to join the transaction that the dead driver has
-left open, they would inherit a deadline that is nearly over. So a newer run aborts what an older one has begun, and
-begins anew with all of its time. An older run that finds a newer one's joins it, which is always safe: the one commit
-lists the writers that count. By the clock alone no row is lost or doubled: a driver whose clock is behind joins too.
+▲ A restarted driver runs its last batch again. If its tasks joined the dead driver's open transaction, they would
+inherit a deadline that is nearly over. So a newer run aborts an older run's transaction and begins a new one. An older
+run joins a newer one's, which is always safe: the one commit lists the writers that count. Clocks cannot lose or double
+a row: a driver whose clock is behind joins, too.
 
-The mark is for cleaning up: whoever fails a batch is told its number, in another process than the one that has begun
-the run, and neither the query's id nor the run. Both processes know the driver's folders and the query's options.
+The mark is for cleaning up: the process that aborts a failed batch knows its number, but neither the query's id nor the
+run, which another process began. Both processes know the driver's folders and the query's options.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _RUN_BYTES: Final = _TIME_BYTES + _NONCE_BYTES
 _MARK_BYTES: Final = 8
 
 DRIVER_FOLDERS: Final = "SPARK_LOCAL_DIRS"
-"""Variable that Spark sets for the Pythons of its driver; it has an id of this driver's block manager."""
+"""Variable that Spark sets for the driver's Python processes; it has an id of this driver's block manager."""
 
 TASK_BITS: Final = 28
-"""Spark numbers the task attempts of an application from 0 on. ▲ A batch that took more of them than this would give a
-writer out twice."""
+"""Spark numbers the task attempts of an application from 0 on. ▲ A batch with more attempts than this would give out a
+writer twice."""
 
 
 class BatchRun(NamedTuple):
@@ -42,13 +42,13 @@ class BatchRun(NamedTuple):
 
     @staticmethod
     def begin(mark: bytes = b"") -> BatchRun:
-        """A new one, now."""
+        """Begins a new run, now."""
         now_ms = time.time_ns() // 1_000_000
         return BatchRun(now_ms.to_bytes(_TIME_BYTES, "big") + os.urandom(_NONCE_BYTES) + mark)
 
     def supersedes(self, attempt: str) -> bool:
-        """Whether the transaction begun under this attempt, in hex, is an older run's. Of what is no run it is not
-        known, so it is joined."""
+        """Whether the transaction begun under this attempt, in hex, is an older run's. Not known of other attempts, so
+        those transactions are joined."""
         return _is_run(attempt) and attempt[: 2 * _RUN_BYTES] < self.stamp[:_RUN_BYTES].hex()
 
     def is_superseded_by(self, attempt: str) -> bool:
@@ -56,8 +56,8 @@ class BatchRun(NamedTuple):
         return _is_run(attempt) and attempt[: 2 * _RUN_BYTES] > self.stamp[:_RUN_BYTES].hex()
 
     def writer_id(self, task_attempt: int) -> int:
-        """▲ Another one for each attempt of the run, and for all runs by chance. They follow each other, so that a
-        commit of very many is small."""
+        """▲ Unique to each attempt of the run, and across runs by chance. Ids are consecutive, so that a commit with
+        very many writers is small."""
         nonce = int.from_bytes(self.stamp[_TIME_BYTES:_RUN_BYTES], "big") >> (8 * _NONCE_BYTES - (64 - TASK_BITS))
         return (nonce or 1) << TASK_BITS | task_attempt % (1 << TASK_BITS)
 
@@ -67,10 +67,10 @@ def _is_run(attempt: str) -> bool:
 
 
 def mark_of(options: Mapping[str, str], environment: Mapping[str, str]) -> bytes:
-    """Of a query with these options in the driver with this environment; empty where that is not known.
+    """Mark of a query with these options in the driver with this environment; empty if not known.
 
-    Two queries of one driver have the same one only if all their options are the same, so without a name and with their
-    checkpoints where Spark puts such."""
+    Two queries of one driver share a mark only if all their options are equal: both unnamed and with checkpoints in
+    Spark's default place."""
     folders = environment.get(DRIVER_FOLDERS)
     if not folders:
         return b""
@@ -79,5 +79,5 @@ def mark_of(options: Mapping[str, str], environment: Mapping[str, str]) -> bytes
 
 
 def has_mark(attempt: str, mark: bytes) -> bool:
-    """Whether the transaction begun under this attempt, in hex, is a run's with this mark."""
+    """Whether the transaction begun under this attempt, in hex, belongs to a run with this mark."""
     return bool(mark) and len(attempt) == 2 * (_RUN_BYTES + _MARK_BYTES) and attempt.endswith(mark.hex())

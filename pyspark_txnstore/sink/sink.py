@@ -1,9 +1,9 @@
 """The sink: each micro-batch, or each `df.write`, is one named transaction with a writer for each task attempt.
 
-Source: DESIGN §10. Every attempt begins the batch's name, so all join one transaction; it sends its rows, flushes, and
-tells the driver transaction and writer. The driver commits that transaction with the attempts that Spark let win: one
-decision, however many tasks. What other attempts wrote, retried, speculative or of a driver that died, never happened;
-a batch that runs again after its commit finds it, and writes nothing.
+Source: DESIGN §10. Every attempt begins the batch's name, so all join one transaction. It sends its rows, flushes, and
+reports transaction and writer to the driver. The driver commits that transaction with the attempts that Spark let win:
+one decision, however many tasks. Rows of other attempts (retried, speculative, or of a dead driver) never become
+visible. A batch that runs again after its commit finds it and writes nothing.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COMMIT_TIMEOUT_S = 120.0
-"""How long a commit is asked for again until its outcome is known; batches run again where it is not by then."""
+"""How long a commit is repeated until its outcome is known; then the batch runs again."""
 
 STRAGGLERS_S = 3.0
-"""How long what tasks of a failed batch begin is aborted. Spark says that a batch has failed with its first task that
-has; the other ones still run until it has killed them, for which it takes `spark.python.task.killTimeout`, 2 s."""
+"""How long after a failed batch the transactions of its tasks are aborted. Spark reports the failure with the first
+failed task; the others still run until it has killed them, which takes `spark.python.task.killTimeout`, 2 s."""
 
 LOOK_S = 0.4
-"""Between two looks for it."""
+"""Pause between two looks for such a transaction."""
 
 MAX_LISTED = 10_000
-"""Of the transactions that are open, where those of a failed batch are looked for."""
+"""Open transactions searched for those of a failed batch."""
 
 _log = logging.getLogger("pyspark_txnstore")
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """Of a streaming query. Spark makes one for the tasks of each run of a batch, which carries that run to them, and
-    others, elsewhere, for each commit."""
+    """The sink of a streaming query. Spark makes one for the tasks of each run of a batch, which carries that run to
+    them, and others, elsewhere, for each commit."""
 
     def __init__(self, options: SinkOptions, sink: batch_names.SinkIdentity, mark: bytes = b"") -> None:
-        """`sink`: what its transactions are named by. `mark`: of those that this query begins (`runs.mark_of`)."""
+        """`sink`: names its transactions. `mark`: marks the transactions of this query (`runs.mark_of`)."""
         self._options = options
         self._run = BatchRun.begin(mark)
         self._sink = sink
@@ -70,10 +70,10 @@ class StreamSink(DataSourceStreamArrowWriter):
         _commit(self._options, to_commit(messages, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Where no task could tell what the batch is called, it is found among those that are open.
+        """If no task has reported the batch's name, its transaction is searched among the open ones.
 
-        ▲ Then its run is told by none either, and is older than that of this sink, which begins with the abort: the
-        query may be started again before the abort is over."""
+        ▲ Then its run is unknown, too. It is older than this sink's run, which begins with the abort: the query may
+        restart before the abort is over."""
         written = told(messages)
         if written is None:
             _abort(self._options, self._run, partial(_open_of_batch, self._options, self._sink, batchId, self._mark))
@@ -83,7 +83,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 class BatchSink(DataSourceArrowWriter):
-    """Of one `df.write`, which one transaction makes visible as a whole."""
+    """The sink of one `df.write`; one transaction makes it visible as a whole."""
 
     def __init__(self, options: SinkOptions, name: batch_names.BatchName) -> None:
         self._options = options
@@ -110,7 +110,7 @@ def _task() -> TaskContext:
 
 
 def stream_sink(options: SinkOptions, schema: StructType, *, mark: bytes = b"", overwrite: bool) -> StreamSink:
-    """`mark`: as of a `StreamSink`. Raises `InvalidArgument`."""
+    """`mark`: as in `StreamSink`. Raises `InvalidArgument`."""
     if overwrite:
         raise InvalidArgument("outputMode('complete') would replace what the topic holds: use 'append'")
     check_schema(schema, options.topic)
@@ -135,10 +135,10 @@ def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> 
 
 
 def _commit(options: SinkOptions, commit: BatchCommit | Repeat | None, *, repeatable: bool = True) -> None:
-    """`repeatable`: whoever writes the same again does so under this name.
+    """`repeatable`: a repeat of the write uses this name again.
 
-    ▲ Exactly the transaction that the winners named; that it is committed already, by whomever, is as good: it has
-    the name of this batch, so what it holds is this batch's rows, once."""
+    ▲ Commits exactly the transaction that the winners named. One that is committed already is as good: it has this
+    batch's name, so it holds this batch's rows, once."""
     if commit is None:
         return
     if isinstance(commit, Repeat):
@@ -167,7 +167,7 @@ def _commit(options: SinkOptions, commit: BatchCommit | Repeat | None, *, repeat
 
 
 def _leave_out(options: SinkOptions, name: str, content: Content) -> None:
-    """▲ Never in silence, and never other rows than those that are committed: that raises `InvalidTxnState`."""
+    """▲ Always logs, and accepts only the rows that are committed: for other rows it raises `InvalidTxnState`."""
     note = _note_of(options, name)
     doubt = check_repeat(name, note, content, allow_different=options.allow_different_replay)
     _log.warning(
@@ -180,20 +180,20 @@ def _leave_out(options: SinkOptions, name: str, content: Content) -> None:
 
 
 def _note_of(options: SinkOptions, name: str) -> str | None:
-    """Of what is committed under the name; None where it has none, or is known no more."""
+    """Note of the commit under the name; None if it has none or is forgotten."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=name)
     except TxnNotFound:
         return None
-    note: str | None = found.get("note")  # ▲ servers of earlier versions tell of none
+    note: str | None = found.get("note")  # ▲ servers of earlier versions send none
     return note
 
 
 def _committed_as(options: SinkOptions, former: str) -> bool:
-    """Whether an earlier version of this package has committed the batch, under the name that it gave it. ▲ A driver of
-    that version may have died between its commit and Spark's: the batch would be written twice. What it has left open
-    is aborted before this run commits, for a commit of it may still be on its way. ▲ What has the note of a write is
-    of this version, which calls another write so."""
+    """Whether an earlier version of this package has committed the batch under its own name for it. ▲ That version's
+    driver may have died between its commit and Spark's: the batch would be written twice. Its open transaction is
+    aborted before this run commits, because its commit may still be on its way. ▲ A commit with the note of a write is
+    of this version, which names another write so."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=former)
     except TxnNotFound:
@@ -215,7 +215,7 @@ def _state_of(options: SinkOptions, txn_id: str) -> str:
 
 
 class _Open(NamedTuple):
-    """A transaction that is open. `attempt`: what it was begun under, in hex."""
+    """An open transaction. `attempt`: the attempt it was begun under, in hex."""
 
     name: str
     txn_id: str
@@ -223,12 +223,12 @@ class _Open(NamedTuple):
 
 
 def _open_one(options: SinkOptions, name: str) -> list[_Open]:
-    """What is open under the name."""
+    """The open transaction under the name."""
     return _described(options, name, name=name)
 
 
 def _open_of_batch(options: SinkOptions, sink: batch_names.SinkIdentity, batch_id: int, mark: bytes) -> list[_Open]:
-    """What is open of this batch. ▲ Of the query with this mark alone: another one that writes by the same sink may be
+    """The open transaction of this batch. ▲ Only of the query with this mark: another query with the same sink may be
     at a batch of the same number."""
     if not mark:
         return []
@@ -241,7 +241,7 @@ def _open_of_batch(options: SinkOptions, sink: batch_names.SinkIdentity, batch_i
 
 
 def _described(options: SinkOptions, known_as: str, **asked: str) -> list[_Open]:
-    """The one that is `asked` for, if it is open."""
+    """Returns the `asked` one, if it is open."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", **asked)
     except TxnNotFound:
@@ -253,11 +253,11 @@ def _described(options: SinkOptions, known_as: str, **asked: str) -> list[_Open]
 
 
 def _abort(options: SinkOptions, run: BatchRun, look: Callable[[], list[_Open]]) -> None:
-    """So that readers need not wait for the deadline of what a failed batch has written: what a `look` finds open. More
-    than once, for a task that was not killed yet may begin it after its batch has failed.
+    """Aborts what `look` finds open, so that readers need not wait for a failed batch's deadline. Repeats this, because
+    a task not yet killed may begin the transaction after its batch has failed.
 
-    ▲ Never what a newer run than the `run` that failed has begun. That one may be why it failed: it has aborted what
-    was open, and would be aborted in return, though it is the one that goes on."""
+    ▲ Never aborts the transaction of a run newer than the failed `run`. The newer run may have caused the failure by
+    aborting the older transaction; it is the one that goes on."""
     began = time.monotonic()
     while True:
         try:

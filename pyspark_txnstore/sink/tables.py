@@ -1,7 +1,7 @@
-"""What Spark's catalog asks of a source in Python, and what it keeps from it: here it is refused in words. Pure.
+"""Refuses, with clear errors, the tables of Spark's catalog, which a source in Python cannot support. Pure.
 
-Spark keeps the options of a table, and hands over those of a query alone. It writes the rows of a new table like any
-others: a topic that has rows already would get them behind its own, in whatever mode.
+Spark keeps a table's options to itself and passes only those of a query. It writes the rows of a new table like any
+others: a topic with rows would get them appended, in whatever mode.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from txnwire.errors import InvalidArgument
 
 EXECUTION_ID: Final = "spark.sql.execution.id"
 ROOT_ID: Final = "spark.sql.execution.root.id"
-"""Of the statement that a job belongs to, and of the one around it: Spark's local properties."""
+"""Spark's local properties for the statement of a job, and for the one around it."""
 
 _OF_A_TABLE: Final = "provider"
-"""Spark adds it to the options where a table is being created, and nowhere else."""
+"""Spark adds it to the options only while it creates a table."""
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 
@@ -32,7 +32,7 @@ def refuse_table(options: Mapping[str, str]) -> None:
 
 
 def refuse_no_options(options: Iterable[str]) -> None:
-    """Raises `InvalidArgument` where a query has none at all, as that of a table has."""
+    """Raises `InvalidArgument` if a query has no options at all, as a table's query."""
     if {name.lower() for name in options} <= _OF_SPARK:
         raise InvalidArgument(
             "there are no options: Spark hands over those of the query, none of a table. Say SELECT … FROM name WITH "
@@ -41,11 +41,11 @@ def refuse_no_options(options: Iterable[str]) -> None:
 
 
 def refuse_new_table(property_of: Callable[[str], str | None]) -> None:
-    """Raises `InvalidArgument` in a task whose rows are to be those of a new table; `property_of`: Spark's local ones.
+    """Raises `InvalidArgument` in a task that writes rows of a new table; `property_of`: Spark's local properties.
 
-    ▲ `saveAsTable` in the modes `error` and `ignore`, and `create()`, would append to what the topic has: Spark asks
-    its catalog whether the table exists, and never the source. It tells the source nothing of this, but the statement
-    that writes runs within the one that creates the table. So does a write in a `foreachBatch`, within its batch."""
+    ▲ `saveAsTable` in the modes `error` and `ignore`, and `create()`, would append to the topic: Spark asks only its
+    catalog whether the table exists, and tells the source nothing. But the writing statement runs within the one that
+    creates the table. A write in a `foreachBatch` runs within its batch likewise."""
     execution, root = property_of(EXECUTION_ID), property_of(ROOT_ID)
     if execution is None or root is None or execution == root or property_of(QUERY_ID) is not None:
         return
@@ -57,7 +57,7 @@ def refuse_new_table(property_of: Callable[[str], str | None]) -> None:
 
 
 def check_columns(given: Iterable[str], named: tuple[str, ...] | None) -> None:
-    """Whether rows of the columns `given` may be written where the option `columns` names some; None: it does not."""
+    """Checks that rows of the columns `given` may be written with the option `columns`; None: it is not set."""
     if named is None:
         return
     names = {name.lower() for name in named}

@@ -1,7 +1,7 @@
-"""From what the winning task attempts report to what the driver commits. Pure. Source: DESIGN §10, "named transaction".
+"""Turns the winning task attempts' reports into the driver's commit. Pure. Source: DESIGN §10, "named transaction".
 
-▲ The driver ends exactly the transaction that the winners have written in. It never begins the name in order to commit:
-had theirs been aborted meanwhile, that would be a fresh one without their rows.
+▲ The driver ends exactly the transaction that the winners wrote in. It never begins the name to commit: if theirs was
+aborted meanwhile, that would be a fresh transaction without their rows.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from txnwire.errors import InvalidTxnState
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task attempt has done: one writer of one named transaction, flushed. Not frozen, as its base is not."""
+    """Result of one task attempt: one writer of one named transaction, flushed. Not frozen, because its base is not."""
 
     name: str
     former: str = ""
-    """What an earlier version would have called the batch; empty: it has no such name."""
+    """An earlier version's name for the batch; empty: it has none."""
     txn_id: str | None = None
-    """None: it had no rows, and has begun nothing."""
+    """None: the attempt had no rows and has begun no transaction."""
     writer_id: int = 0
     content: Content = NOTHING
-    """Of the rows that it was given, also where none of them was sent."""
+    """Of all rows of the attempt, even if none was sent."""
     committed: bool = False
-    """The transaction was found committed by an earlier run of the batch: nothing of this one counts."""
+    """An earlier run of the batch has committed the transaction: nothing of this attempt counts."""
     run: bytes = b""
-    """Stamp of the run that it belongs to (`runs.Run`)."""
+    """Stamp of its run (`runs.Run`)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class BatchCommit:
 
 @dataclass(frozen=True)
 class Repeat:
-    """The batch was committed before, by another run. `content`: of the rows of this one, which are left out."""
+    """Another run has committed the batch before. `content`: of this run's rows, which are left out."""
 
     name: str
     txn_id: str
@@ -56,10 +56,10 @@ class Repeat:
 def to_commit(
     messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
 ) -> BatchCommit | Repeat | None:
-    """What to commit, or that another run has committed it; None where no task had a row.
+    """Returns what to commit, or that another run has committed it; None if no task had a row.
 
-    `batch_id`: of the micro-batch that Spark commits. Raises `InvalidTxnState` where the attempts do not belong
-    together; the batch is to be run again then, and is whole in one transaction.
+    `batch_id`: of the micro-batch that Spark commits. Raises `InvalidTxnState` if the attempts do not belong together;
+    the batch must run again then, whole in one transaction.
     """
     written = [_checked(message) for message in messages]
     names = list(dict.fromkeys(one.name for one in written))
@@ -81,11 +81,11 @@ def to_commit(
 
 
 def check_repeat(name: str, note: str | None, content: Content, *, allow_different: bool) -> str | None:
-    """▲ What looks like a repeat may be other rows under the same name, of which nothing would ever be heard again: a
-    checkpoint that has lost its newest batches gives their numbers out anew, for whatever there is to read by then.
+    """▲ An apparent repeat may have other rows under the same name, which would be lost silently: a checkpoint that
+    lost its newest batches reuses their numbers for whatever there is to read by then.
 
-    `note`: of the commit under the `name`. `content`: of this run, which is left out. Gives what to tell of that beyond
-    it; None: nothing. Raises `InvalidTxnState` where the two differ, unless that is allowed.
+    `note`: of the commit under the `name`. `content`: of this run, which is left out. Returns what else to report about
+    that, or None. Raises `InvalidTxnState` if the two differ, unless that is allowed.
     """
     committed = Content.parse(note)
     if committed is None:
@@ -104,8 +104,8 @@ def check_repeat(name: str, note: str | None, content: Content, *, allow_differe
 
 
 def advice(name: str, *, repeatable: bool) -> str:
-    """What to do where the outcome of a commit is not known. ▲ A write without a name of its own is another one when it
-    is run again: its rows would be there twice."""
+    """What to do if a commit's outcome is not known. ▲ A repeat of a write without its own name is another write: its
+    rows would be there twice."""
     unknown = f"whether {name!r} is committed is not known"
     if repeatable:
         return f"{unknown}: run it again, and it will find out"
@@ -116,7 +116,8 @@ def advice(name: str, *, repeatable: bool) -> str:
 
 
 def told(messages: Sequence[WriterCommitMessage | None]) -> Written | None:
-    """By a task of a failed batch, of what name and run it is: one that had no row tells as well. None: by no task."""
+    """Name and run of a failed batch as its tasks reported them; a task without rows reports as well. None: no task
+    did."""
     return next((message for message in messages if isinstance(message, Written)), None)
 
 

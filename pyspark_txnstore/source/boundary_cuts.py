@@ -1,7 +1,8 @@
-"""Cuts at a time or at positions, asked of the service (`pyspark_txnstore.shared.boundaries` says what they hold).
+"""Takes cuts at a time or at positions from the service (`pyspark_txnstore.shared.boundaries` defines them).
 
-Where a time lies is asked once of the owner of each segment, which finds it as for a consumer that begins there. Around
-it the heads of entries are scanned for transactions on both sides, of all segments, for as long as one may be open.
+Each segment's owner is asked once where a time lies, and finds it as for a consumer that begins there. Around the
+boundary, for as long as a transaction may be open, the heads of all segments are scanned for transactions on both
+sides.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BoundaryCuts:
-    """All at or before one `base`. `first`: the first entry kept of each segment that has one."""
+    """Takes cuts at or before one `base`. `first`: the first entry kept of each segment that has one."""
 
     def __init__(self, cuts: Cuts, options: SourceOptions, base: Snapshot, first: Mapping[str, Position]) -> None:
         self._cuts = cuts
@@ -30,7 +31,7 @@ class BoundaryCuts:
         self._first = first
 
     def at(self, boundary: Boundary) -> Snapshot:
-        """Raises `InvalidArgument` for one that names what is not there, `DataTrimmed`."""
+        """Raises `InvalidArgument` for a boundary that names unknown topics or segments, `DataTrimmed`."""
         crossing = Crossing(self._base)
         if not self._base.segments:
             return crossing.drawn_back({})
@@ -46,9 +47,10 @@ class BoundaryCuts:
             has_any = bool(behind_it)
             since_ms, until_ms = window(list(behind_it.values())) if has_any else (0, 0)
             if any(path not in behind_it and not one.sealed for path, one in self._base.segments.items()):
-                # ▲ What lies before an end may be as new as that, and have its rest anywhere behind the others.
+                # ▲ Entries before an end may be as new as the end itself, and their transactions may go on anywhere
+                # behind it.
                 until_ms = 0
-        # Uncommitted, an entry stands for itself. Of nothing no transaction can have a part.
+        # Uncommitted, an entry stands for itself. An empty side has no part of a transaction.
         if has_any and not self._options.uncommitted and not begins_before_all(ends, self._first):
             self._scan(crossing, ends, since_ms, until_ms)
         return crossing.drawn_back(ends)
@@ -64,12 +66,12 @@ class BoundaryCuts:
         return ends
 
     def _positions(self, topic: str, time_ms: int) -> dict[str, Position | None]:
-        """Of the base's segments of a topic."""
+        """Positions of the base's segments of a topic."""
         asked = self._cuts.client.positions_before(topic, time_ms)
         return {path: asked.get(path) for path in self._base.topics[topic].segments}
 
     def _found(self, path: str, time_ms: int) -> Position:
-        """As an owner of an older version does not tell it."""
+        """The answer of an older owner, which does not report the position."""
         at = EARLIEST
         pages = self._cuts.heads(path, EARLIEST, self._base.segments[path].end, 0, trimmed="skip")
         try:
@@ -91,7 +93,7 @@ class BoundaryCuts:
         }
 
     def _times_behind(self, ends: Mapping[str, Position]) -> dict[str, int]:
-        """When what is first behind a boundary was published, of each segment where there is something."""
+        """Publish time of the first entry behind a boundary, for each segment that has one."""
         times: dict[str, int] = {}
         for path, end in ends.items():
             head = self._cuts.first_head(path, end, self._base.segments[path].end, 0)
@@ -115,16 +117,16 @@ class BoundaryCuts:
                 crossing.add_before(path, page)
 
     def _window_edge(self, time_ms: int) -> dict[str, Position | None]:
-        """None: not told, so as far as anything reaches."""
+        """None if not given: up to the last entry."""
         if not time_ms:
             return dict.fromkeys(self._base.segments)
         return {path: at for topic in self._base.topics for path, at in self._positions(topic, time_ms).items()}
 
 
 def bounded(cuts: Cuts, options: SourceOptions, base: Snapshot) -> tuple[Snapshot | None, Snapshot]:
-    """The cuts of a batch read; `base`: its end, or what is cut now where a boundary tells its end.
+    """Returns the cuts of a batch read; `base`: its end, or the cut taken now if a boundary gives the end.
 
-    Raises `InvalidArgument`, also where nothing can lie between them; `DataTrimmed`."""
+    Raises `InvalidArgument`, also if nothing can lie between them; `DataTrimmed`."""
     start = cuts.narrowed(options.start) if isinstance(options.start, Snapshot) else None
     of_start = None if options.start == "latest" or isinstance(options.start, Snapshot) else options.start
     of_end = None if isinstance(options.end, Snapshot) else options.end
@@ -134,7 +136,7 @@ def bounded(cuts: Cuts, options: SourceOptions, base: Snapshot) -> tuple[Snapsho
     end = base if of_end is None else boundaries.at(of_end)
     if of_start is not None:
         start = boundaries.at(of_start)
-    # ▲ Else what lies between the two would look like data that was lost.
+    # ▲ Otherwise what lies between the two would look like lost data.
     for path, one in end.segments.items():
         at = None if start is None else start.bounds(path)
         if at is not None and at.end > one.end:

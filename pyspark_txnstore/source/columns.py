@@ -1,7 +1,7 @@
-"""Entries of a segment as Arrow record batches: the buffers of their blocks are wrapped, never walked by message.
+"""Turns entries of a segment into Arrow record batches: wraps the buffers of their blocks, never walks messages.
 
-What an entry says once, such as its transaction, is repeated for its messages by Arrow; where no other column is asked
-for, its head does. Small entries are put together until a batch is worth handing to Spark.
+Arrow repeats per-entry values, such as the transaction, for each message; if only such columns are requested, the
+entry's head is enough. Small entries are combined until a batch is worth passing to Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from txnwire.names import SegmentName
 
 BATCH_ROWS: Final = 32_768
 BATCH_BYTES: Final = 4 << 20
-"""Of values, keys and properties: a batch is handed out once it has so many, or as many rows."""
+"""Bytes of values, keys and properties after which a batch is handed out, and rows likewise."""
 
 SCHEMA: Final = StructType(
     [
@@ -55,14 +55,14 @@ MORE: Final = StructType(
         StructField("index", IntegerType()),
     ]
 )
-"""Columns that are read where they are asked for: the position as numbers, which sort, and the place of a message in
-its entry. ▲ Not part of what a plain read has: whoever copies all of its columns would meet new ones."""
+"""Columns only read on request: the position as numbers, which sort, and the index of a message in its entry. ▲ Not
+part of a plain read: a job that copies all columns would meet new ones."""
 
 IN_BLOCKS: Final = frozenset({"key", "value", "event_time", "properties"})
-"""Columns that messages have each for themselves. All others an entry's head tells."""
+"""Columns that differ by message. An entry's head has all others."""
 
 OF_PRODUCERS: Final = frozenset({"producer", "sequence_id"})
-"""Columns that the head tells only where the segment's owner is not older than this program."""
+"""Columns that the head has only if the segment's owner is not older than this program."""
 
 _KNOWN: Final = {field.name: field for field in (*SCHEMA, *MORE)}
 
@@ -72,8 +72,8 @@ _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
 
 def schema_of(names: Sequence[str] | None) -> StructType:
-    """Of these columns, in this order, however their letters are cased, each once; None: all but `MORE`. Raises
-    `InvalidArgument` for one there is not."""
+    """Schema of these columns, in this order, in any letter case, each once; None: all but `MORE`. Raises
+    `InvalidArgument` for an unknown one."""
     if names is None:
         return SCHEMA
     found: dict[str, StructField] = {}
@@ -85,7 +85,7 @@ def schema_of(names: Sequence[str] | None) -> StructType:
 
 
 def check_schema(schema: StructType) -> StructType:
-    """A schema the user gave: some of the columns, with their types. Raises `InvalidArgument`."""
+    """Checks the user's schema: some of the columns, with their types. Raises `InvalidArgument`."""
     known = _KNOWN
     for field in schema:
         if field.name not in known:
@@ -96,7 +96,7 @@ def check_schema(schema: StructType) -> StructType:
                 f"schema: column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}"
             )
         if not field.nullable:
-            # ▲ Spark takes it for true, and leaves out what asks for null: `where key is null` would find nothing.
+            # ▲ Spark trusts a non-null column and drops filters for null: `where key is null` would find nothing.
             raise InvalidArgument(
                 f"schema: column {field.name!r} is NOT NULL there, and nothing here sees to that: leave NOT NULL out, "
                 f'and say "where {field.name} is not null" if that is what is meant'
@@ -105,7 +105,7 @@ def check_schema(schema: StructType) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Of the record batches of these columns."""
+    """Schema of the record batches of these columns."""
     return pa.schema([pa.field(field.name, _TYPES[field.name], field.nullable) for field in schema])
 
 
@@ -115,7 +115,7 @@ def heads_tell(schema: StructType) -> bool:
 
 
 class Batches:
-    """Record batches of entries of one segment, or of their heads, of the columns that are asked for, in order; with
+    """Makes record batches of the requested columns from entries of one segment, or from their heads, in order; with
     `keys` only of the messages that have one of these. Heads do for columns as `heads_tell`, and without `keys`."""
 
     def __init__(self, segment: str, schema: StructType, *, keys: Collection[bytes] | None = None) -> None:
@@ -126,7 +126,7 @@ class Batches:
         self._keys = None if keys is None else pa.array(sorted(keys), pa.binary())
 
     def of(self, entries: Iterable[Sequence[WholeEntry | EntryHead]]) -> Iterator[pa.RecordBatch]:
-        """Whatever comes in at once goes out in as few batches as the bounds allow."""
+        """Turns each input into as few batches as the bounds allow."""
         waiting: list[WholeEntry | EntryHead] = []
         rows = size = 0
         for some in entries:
@@ -144,7 +144,7 @@ class Batches:
             yield from self._batch(waiting, rows)
 
     def _batch(self, entries: list[WholeEntry | EntryHead], rows: int) -> Iterator[pa.RecordBatch]:
-        """None where no message of them has a key that is asked for."""
+        """None if no message has one of the requested keys."""
         part = _Part(entries, rows, self._once)
         if self._columns:
             batch = pa.RecordBatch.from_arrays([column(part) for column in self._columns], schema=self._schema)
@@ -157,12 +157,12 @@ class Batches:
 
 
 def of_no_columns(rows: int) -> pa.RecordBatch:
-    """A batch that says how many rows there are, and nothing of them."""
+    """A batch that has a number of rows and no columns."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None], children=[]))
 
 
 class _Part:
-    """The entries of one batch, and where each one's rows begin."""
+    """The entries of one batch, and where the rows of each begin."""
 
     def __init__(self, entries: list[WholeEntry | EntryHead], rows: int, once: dict[str, str]) -> None:
         self.entries = entries
@@ -175,15 +175,15 @@ class _Part:
         return (entry.block for entry in self.entries if isinstance(entry, WholeEntry))
 
     def numbered(self, of_entries: Iterator[int]) -> Any:
-        """A number that an entry has once, for each of its rows."""
+        """A number of the entry, for each of its rows."""
         return np.repeat(np.fromiter(of_entries, np.int64, len(self.entries)), self.counts)
 
     def places(self) -> Any:
-        """Of each row in its entry, from 0."""
+        """Index of each row in its entry, from 0."""
         return np.arange(self.rows, dtype=np.int64) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
 
     def repeated(self, items: list[str | None]) -> pa.Array:
-        """Text that an entry has once, for each of its rows."""
+        """Text of the entry, for each of its rows."""
         if items.count(items[0]) == len(items):
             return self.constant(items[0])
         indices = np.repeat(np.arange(len(items), dtype=np.int32), self.counts)
@@ -245,7 +245,7 @@ def _block_event_time(block: Block) -> pa.Array:
         return pa.nulls(len(block), _TIME)
     millis = np.frombuffer(column.times, np.int64)
     known = pa.Array.from_buffers(pa.int64(), len(block), [pa.py_buffer(column.validity), pa.py_buffer(millis)])
-    # What lies 292 000 years away cannot be said in microseconds: null, for a wrong time would be worse.
+    # Times 292 000 years away do not fit into microseconds: null, because a wrong time would be worse.
     sayable = pa.array(np.abs(millis // 2) <= _LAST_MS // 2)
     return pc.multiply(pc.if_else(sayable, known, None), 1000).view(_TIME)
 
@@ -255,7 +255,8 @@ def _properties(part: _Part) -> pa.Array:
 
 
 def _block_properties(block: Block) -> pa.Array:
-    """▲ An empty map where a message has none, in every entry: whether another one in its batch has some is chance."""
+    """▲ An empty map for a message without properties, in every entry: what other entries share its batch must not
+    matter."""
     column = block.property_column
     if column is None:
         offsets = pa.py_buffer(bytes(4 * (len(block) + 1)))
@@ -295,7 +296,7 @@ def _entry_id(part: _Part) -> pa.Array:
 
 
 def _index(part: _Part) -> pa.Array:
-    """Of a large value sent in pieces it is 0: it is the one message of its first piece."""
+    """0 for a large value sent in pieces: it is the one message of its first piece."""
     return pa.array(part.places().astype(np.int32))
 
 

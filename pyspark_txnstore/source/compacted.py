@@ -1,32 +1,32 @@
-"""Which sealed segments may be compacted, what a compaction rests on, and which reads may use it. Pure.
+"""Decides which sealed segments may be compacted, and which reads may use a compaction. Pure.
 
-Compaction (PIP-31, "Compacting Transaction Log"; the newest value per key is Pulsar's topic compaction) leaves of a
-topic's sealed and fully decided segments one row per key, in Parquet. Each run makes a *generation*: the one before it
-merged with the segments that have qualified since. A read that asks for it (`compacted`) gets
+Compaction (PIP-31, "Compacting Transaction Log"; the newest value per key is Pulsar's topic compaction) reduces a
+topic's sealed and fully decided segments to one row per key, in Parquet. Each run makes a *generation*: the previous
+one merged with the segments that have qualified since. A read with the option `compacted` gets
 
     the rows of the newest generation that its snapshot holds completely  +  all other segments, from their ledgers
 
-**Newest** is the last in the log, which every reader takes for the newest: not PIP-31's order of commits, for readers
-here are not shown that. A hash of a key is in one active segment at any time, and a segment has a higher id than those
-that it came from; so the newest message of a key has the highest (segment id, position, sequence id), over splits and
-merges. A large value stands where its first piece does.
+**Newest** is the last in the log, as for every reader: not PIP-31's order of commits, which readers here do not see. At
+any time one active segment has a key's hash, and a segment has a higher id than its parents. So the newest message of a
+key has the highest (segment id, position, sequence id), over splits and merges. A large value has the position of its
+first piece.
 
-**Which segments.** *Complete* is a segment that a snapshot tells as sealed and resolved up to its end: nothing is
-appended to it any more and no transaction is open in it, so what was committed in it stays the same for ever. ▲ One
-qualifies only with all older segments that share a hash with it: key by key, what is left to the ledgers is then newer
-than all that was compacted, and a deletion can go with what it deletes.
+**Which segments.** A segment is *complete* if the snapshot has it sealed and resolved up to its end: no entry is
+appended and no transaction is open there, so its committed content never changes. ▲ It qualifies only with all older
+segments that share a hash with it. So for each key the ledgers hold only newer messages than the compaction, and a
+deletion can go with what it deletes.
 
-**What goes.** Messages that a newer one of the same key follows; whatever was aborted; a message with an empty value
-(a tombstone), which deletes its key. Messages without a key all stay, since nothing ever replaces them: so did Pulsar's
-until 3.2 (`topicCompactionRetainNullKey`).
+**What goes.** Messages with a newer one of the same key; aborted messages; messages with an empty value (tombstones),
+which delete their key. Messages without a key all stay, since nothing replaces them, as in Pulsar until 3.2
+(`topicCompactionRetainNullKey`).
 
 **Never under a live cut.** ▲ A snapshot that does not hold *every* segment of a generation completely gets an older
-generation or the ledgers, for one value of a key may have made room for another that the snapshot does not hold. Nor
-does a read that starts behind something, a stream, or one that shows what is uncommitted get any of it.
+generation or the ledgers: a value may have been replaced by one that the snapshot does not hold. A read with a start, a
+stream and an uncommitted read get no generation.
 
-**Retention.** Ledgers keep their own: compaction neither waits for it nor brings it on. What was compacted outlives
-its ledgers. A segment that retention took (in part, too) before it was compacted is a gap: it may have had newer values
-than the generation before has. So the job refuses to go on over one unless it is told to.
+**Retention.** Ledgers keep their own retention: compaction neither waits for it nor triggers it. Compacted rows outlive
+their ledgers. A segment that retention took, even in part, before it was compacted is a gap: it may have had newer
+values than the previous generation. So the job refuses to pass a gap unless allowed.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class DataFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a generation of one topic holds and what it rests on.
+    """Describes a generation of one topic: its content and the cut it rests on.
 
     {"v": 1, "generation": 7, "cut": {a snapshot}, "compacted": {"t/n/name/0000-ffff-0": <revision>},
      "files": [{"name": "part-0.parquet", "bytes": 4711, "rows": 100}]}
 
-    `cut`: of this topic alone. Of a compacted segment it has the end, sealed and resolved; every other segment that the
-    topic had then begins in it at its earliest, so that a read from this cut on is of whatever was not compacted.
-    `compacted`: by path, the revision of the snapshot by which each segment was complete.
+    `cut`: of this topic alone. A compacted segment stands at its end, sealed and resolved; every other segment of the
+    topic stands at its earliest, so that a read from this cut gets whatever was not compacted. `compacted`: by path,
+    the revision of the snapshot in which each segment was complete.
     """
 
     generation: int
@@ -80,19 +80,19 @@ class Manifest:
         return sum(file.rows for file in self.files)
 
     def obstacle(self, snapshot: Snapshot, *, drawn_back: bool = False) -> str | None:
-        """Why a read of everything up to `snapshot` may not use it, or None. `drawn_back`: its ends lie before those
-        that there were at its revision."""
+        """Why a read of everything up to `snapshot` may not use it, or None. `drawn_back`: the read's ends lie before
+        the ends at the snapshot's revision."""
         if (other := self._of_another(snapshot)) is not None:
             return other
         bounds = snapshot.topics[self.topic]
         for path, revision in self.compacted.items():
             found = bounds.segments.get(path)
             if found is None:
-                # ▲ Retention has taken it, or it was not there yet: the snapshot must be one that came later.
+                # ▲ Retention has taken the segment, or it did not exist yet: the snapshot must be a later one.
                 if SegmentName.from_path(path).segment_id > bounds.lost_id and snapshot.revision < revision:
                     return f"{path} had not been made at the snapshot's revision {snapshot.revision}"
                 if drawn_back:
-                    # ▲ Its rows may be newer than the end that was asked for, and nothing there is tells.
+                    # ▲ Its rows may be newer than the requested end, and nothing shows that.
                     return f"whether all of {path}, which retention has taken, lies before the end is not known"
             elif not is_complete(found) or found.end != self._end(path):
                 return f"{path} was not complete in the snapshot at revision {snapshot.revision}"
@@ -106,7 +106,7 @@ class Manifest:
         if (bounds := snapshot.topics.get(self.topic)) is None:
             return f"{self.topic} is not in the snapshot"
         if not any(path in bounds.segments for path in self.cut.segments):
-            # ▲ Ids of segments are never given again: one in common is the proof that it is the same topic.
+            # ▲ Segment ids are never reused: one common segment proves that it is the same topic.
             return f"{self.topic} has no segment of then any more: it was deleted and made again, or retention took all"
         return None
 
@@ -172,9 +172,9 @@ def _share_a_hash(one: SegmentName, other: SegmentName) -> bool:
 
 @dataclass(frozen=True)
 class CompactionStep:
-    """The next generation: `previous`, if any, merged with what lies between `start` and `end`. Neither names a segment
-    that is not new. Without `start` the new ones are read as far as they are kept; with one, whole or not at all.
-    `manifest` lacks only its files."""
+    """The next generation: `previous`, if any, merged with what lies between `start` and `end`, which name only the new
+    segments. Without `start` these are read as far as they are kept; with one, whole or not at all. `manifest` lacks
+    only its files."""
 
     previous: Manifest | None
     start: Snapshot | None
@@ -193,7 +193,7 @@ class CompactionStep:
 def next_step(
     snapshot: Snapshot, topic: str, previous: Manifest | None, *, generation: int, accept_gaps: bool = False
 ) -> CompactionStep | None:
-    """What a compaction as of `snapshot` has to do after `previous`; None if no segment has qualified since.
+    """Plans a compaction as of `snapshot` after `previous`; None if no segment has qualified since.
 
     Raises `InvalidArgument`: the snapshot does not follow `previous`, or retention has taken what was not compacted yet
     and `accept_gaps` is not set."""
@@ -242,7 +242,7 @@ def gap_after(previous: Manifest, what: object) -> str:
 def _resting_on(
     snapshot: Snapshot, topic: str, previous: Manifest | None, new: Mapping[str, SegmentBounds]
 ) -> Snapshot:
-    """The manifest's cut: compacted segments with their ends, also those that are gone, others at their earliest."""
+    """The manifest's cut: compacted segments at their ends, also those that are gone, others at their earliest."""
     before = (
         {} if previous is None else {path: previous.cut.topics[topic].segments[path] for path in previous.compacted}
     )
@@ -251,8 +251,8 @@ def _resting_on(
 
 
 def _of_segments(snapshot: Snapshot, topic: str, segments: Mapping[str, SegmentBounds]) -> Snapshot:
-    """▲ Nothing of these segments is pending, and whatever was aborted in them every owner knows by itself: they are
-    resolved. Nor is any of them lost, being there to be read."""
+    """▲ These segments are resolved: nothing in them is pending, and every owner knows what was aborted in them. None
+    is lost, because all are there to be read."""
     return Snapshot(
         snapshot.revision, {topic: TopicBounds(snapshot.topics[topic].epoch, segments)}, store=snapshot.store
     )

@@ -1,4 +1,4 @@
-"""Where compacted generations lie, and how the source reads them.
+"""Finds and reads compacted generations.
 
     <folder>/<tenant>/<namespace>/<topic>/generation-000007/manifest.json        see `pyspark_txnstore.source.compacted`
                                                             part-….parquet       rows with the source's columns
@@ -32,14 +32,14 @@ _log = logging.getLogger("pyspark_txnstore")
 
 
 class Generations(VersionedFolder):
-    """Those of one topic, in the folder that the job compact was told."""
+    """Generations of one topic, in the output folder of the job compact."""
 
     def __init__(self, folder: Path, topic: str) -> None:
         super().__init__(folder / TopicName.parse(topic).path, prefix="generation-", document=MANIFEST)
         self.topic = topic
 
     def manifest(self, generation: int) -> Manifest:
-        """Raises `DataCorrupt`; `FileNotFoundError` where it was removed."""
+        """Raises `DataCorrupt`; `FileNotFoundError` if it was removed."""
         path = self.document_of(generation)
         manifest = Manifest.from_json(path.read_bytes(), where=str(path))
         if (manifest.generation, manifest.topic) != (generation, self.topic):
@@ -47,11 +47,11 @@ class Generations(VersionedFolder):
         return manifest
 
     def paths(self, manifest: Manifest) -> list[str]:
-        """Of its files. Raises `DataCorrupt` where one is not what the manifest says."""
+        """Paths of its files. Raises `DataCorrupt` if one differs from the manifest."""
         return [part.path for part in _parts(self.path_of(manifest.generation), manifest)]
 
     def usable(self, snapshot: Snapshot, *, drawn_back: bool = False) -> Manifest | None:
-        """The newest that a read of everything up to `snapshot` may use, or None; `drawn_back` as in
+        """The newest generation that a read of everything up to `snapshot` may use, or None; `drawn_back` as in
         `Manifest.obstacle`. Raises `DataCorrupt`."""
         for number in self.numbers():
             try:
@@ -70,7 +70,7 @@ class Generations(VersionedFolder):
 
 
 def data_files(made: Path) -> list[DataFile]:
-    """The Parquet files that Spark wrote into `made`; whatever else it left there is removed."""
+    """The Parquet files that Spark wrote into `made`; removes everything else there."""
     from pyarrow import parquet
 
     found: list[DataFile] = []
@@ -97,10 +97,10 @@ class CompactedPart(InputPartition):
 def plan_compacted(
     folder: Path, snapshot: Snapshot, *, drawn_back: bool = False
 ) -> tuple[list[CompactedPart], Snapshot]:
-    """A compacted read of everything up to `snapshot`: what is read of generations, and what is left to the ledgers.
+    """Plans a compacted read of everything up to `snapshot`: the part from generations, and the part from the ledgers.
     `drawn_back` as in `Manifest.obstacle`.
 
-    Raises `InvalidArgument` where there is no such folder, `DataCorrupt` where a generation is not what it was."""
+    Raises `InvalidArgument` if there is no such folder, `DataCorrupt` if a generation has changed."""
     if not folder.is_dir():
         raise InvalidArgument(f"there is no folder {folder}: where does the job compact write to?")
     parts: list[CompactedPart] = []
@@ -115,7 +115,7 @@ def plan_compacted(
 
 def _parts(path: Path, manifest: Manifest) -> list[CompactedPart]:
     for file in manifest.files:
-        # ▲ Looked at before anything is read: part of a generation is never shown for all of it.
+        # ▲ Checked before anything is read: part of a generation is never shown for all of it.
         found = (path / file.name).stat().st_size if (path / file.name).is_file() else None
         if found != file.size_bytes:
             size = "is missing" if found is None else f"has {found} bytes"
@@ -129,7 +129,7 @@ def _parts(path: Path, manifest: Manifest) -> list[CompactedPart]:
 def read_part(
     part: CompactedPart, schema: pa.Schema, *, keys: Collection[bytes] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Its rows, of the columns of `schema` (the source's); with `keys` only those that have one of these. Raises
+    """Its rows, with the columns of `schema` (the source's); with `keys` only rows that have one of these. Raises
     `DataCorrupt` naming the file."""
     import pyarrow
     import pyarrow.compute as pc

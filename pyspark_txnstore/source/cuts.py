@@ -1,6 +1,6 @@
-"""Taking cuts for the source: of which topics, at how much isolation, and what may be passed over.
+"""Takes cuts for the source: of its topics, at its isolation, and with the losses it may pass over.
 
-The rest of the source is plans made of cuts (`pyspark_txnstore.shared.offsets`) and reading by them.
+The rest of the source plans from cuts (`pyspark_txnstore.shared.offsets`) and reads by these plans.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from txnwire.ids import EARLIEST, Position
 from txnwire.names import SegmentName
 
 ATTEMPTS = 10
-"""To take a cut while topics are made and deleted: each is in vain only if another one came or went meanwhile."""
+"""Attempts to take a cut while topics are made and deleted: one fails only if a topic came or went meanwhile."""
 
 PAGE_ENTRIES: Final = 10_000
-"""Heads at once."""
+"""Heads per request."""
 
 ASKED_AT_ONCE: Final = 500
-"""Transactions, for their outcomes."""
+"""Transactions per request for outcomes."""
 
 _log = logging.getLogger("pyspark_txnstore")
 
 
 class Cuts:
-    """What a query reads, cut now."""
+    """Takes cuts of what a query reads."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._told = ""
-        """Of the loss that was told last."""
+        """The loss that was last reported."""
 
     @property
     def client(self) -> txnclient.sync.Client:
         return client_of(self._options.url, timeout_s=self._options.timeout_s)
 
     def take(self) -> Snapshot | None:
-        """Of all topics that are read; None while there is none that the pattern matches.
+        """Takes a cut of all topics that are read; None while the pattern matches none.
 
         Raises `TopicNotFound`, unless data may be lost."""
         names = self._names()
@@ -62,7 +62,7 @@ class Cuts:
                 names = self._names()
                 continue
             # ▲ A topic made before the cut's revision may hold what was committed by then: without it, a transaction
-            # over several topics would be in two batches. Also of topics that are named, where one may be missing.
+            # over several topics would be in two batches. Also checked for named topics, of which one may be missing.
             if (now := self._names()) == names:
                 return self.isolated(cut)
             names = now
@@ -82,11 +82,11 @@ class Cuts:
         return self._options.pattern is not None or len(self._options.topics) > len(() if cut is None else cut.topics)
 
     def names_others(self, cut: Snapshot | None) -> bool:
-        """Whether others are to be read now than those in the cut."""
+        """Whether the topics to read now differ from those in the cut."""
         return frozenset(self._names()) != frozenset(() if cut is None else cut.topics)
 
     def isolated(self, cut: Snapshot) -> Snapshot:
-        """▲ Uncommitted, everything up to the ends counts, so nothing of it is ever read again."""
+        """▲ Uncommitted, everything up to the ends counts, so nothing is read again."""
         if not self._options.uncommitted:
             return cut
         topics = {
@@ -98,8 +98,8 @@ class Cuts:
         return replace(cut, topics=topics, pending=(), aborted=(), losers=(), counted={})
 
     def first(self, target: Snapshot | None) -> Snapshot | None:
-        """Where a query begins that has no checkpoint; None: before everything. ▲ `target`: where it is to end, if that
-        is certain already, for a cut that is taken now would lie behind it."""
+        """Where a query without checkpoint begins; None: before everything. ▲ `target`: where it ends, if that is
+        certain already: a cut taken now would lie behind it."""
         start = self._options.start
         if isinstance(start, Snapshot):
             return self.narrowed(start)
@@ -114,19 +114,19 @@ class Cuts:
         return topic in self._options.topics if pattern is None else pattern.fullmatch(topic) is not None
 
     def check_topics(self, end: Snapshot) -> None:
-        """▲ Of a batch that a checkpoint has and that runs again: after its query was given other topics, or the
-        checkpoint was copied for another query, it would read those of before. Raises `DataTrimmed`, unless data may be
-        lost: the next batch does not go on with them."""
+        """▲ Checks a repeated batch of a checkpoint. If its query got other topics, or the checkpoint was copied for
+        another query, the batch would read the former topics. Raises `DataTrimmed`, unless data may be lost: the next
+        batch does not go on with them."""
         if others := [topic for topic in end.topics if not self._reads(topic)]:
             self._lost(f"{', '.join(others)}: in the checkpoint's last batch, and not asked for any more")
 
     def narrowed(self, cut: Snapshot) -> Snapshot:
-        """A cut that was given, with the topics that are read alone."""
+        """The given cut, reduced to the topics that are read."""
         kept = {topic: bounds for topic, bounds in cut.topics.items() if self._reads(topic)}
         return self.isolated(cut if len(kept) == len(cut.topics) else replace(cut, topics=kept))
 
     def ending(self, cut: Snapshot) -> Snapshot:
-        """A cut that was given to end at. Raises `InvalidArgument` if it lacks a topic."""
+        """The given cut to end at. Raises `InvalidArgument` if it lacks a topic."""
         for topic in self._options.topics:
             if topic not in cut.topics:
                 named = ", ".join(sorted(cut.topics))
@@ -142,7 +142,7 @@ class Cuts:
         return found
 
     def first_head(self, segment: str, after: Position, end: Position, revision: int) -> EntryHead | None:
-        """Of the first entry kept in (after, end]. ▲ In pages of one: for a page the broker reads whole entries."""
+        """The first entry kept in (after, end]. ▲ In pages of one: the broker reads whole entries for a page."""
         with closing(self.heads(segment, after, end, revision, trimmed="skip", page_entries=1)) as pages:
             return next((page[0] for page in pages), None)
 
@@ -156,7 +156,7 @@ class Cuts:
         trimmed: str | None = None,
         page_entries: int = PAGE_ENTRIES,
     ) -> Generator[list[EntryHead], None, None]:
-        """Of all entries in (after, end], page by page. Raises `DataTrimmed`, unless data may be lost."""
+        """Heads of all entries in (after, end], page by page. Raises `DataTrimmed`, unless data may be lost."""
         trimmed = trimmed or ("fail" if self._options.fail_on_data_loss else "skip")
         pages = self.client.scan_entries(
             segment, after=after, end=end, min_revision=revision, trimmed=trimmed, page_entries=page_entries
@@ -171,10 +171,10 @@ class Cuts:
             pages.close()
 
     def between(self, start: Snapshot | None, end: Snapshot) -> tuple[Snapshot | None, Snapshot]:
-        """The pair to plan by. Raises `DataTrimmed` where something between the two is gone, unless data may be lost:
-        then without what the start tells of that; `InvalidArgument` where the two have nothing to do with each other.
+        """Returns the pair to plan by. Raises `DataTrimmed` if something between the two is gone, unless data may be
+        lost: then the start is returned without it. Raises `InvalidArgument` for unrelated cuts.
 
-        ▲ It hangs on the two alone, and on outcomes, so that a batch that runs again reads the same."""
+        ▲ Depends only on the two cuts and on outcomes, so that a repeated batch reads the same."""
         if start is None:
             return None, end
         obstacle = _obstacle(start, end)
@@ -191,16 +191,16 @@ class Cuts:
         if self._options.fail_on_data_loss:
             raise DataTrimmed(f"{what}: to go on without what is lost, set failOnDataLoss to false")
         if self._told != what:
-            # Once: an idle query is asked again and again from the same start.
+            # Once: an idle query asks again and again from the same start.
             self._told = what
             _log.warning("data is lost and passed over, as failOnDataLoss is false: %s", what)
 
     def settled(self, start: Snapshot, end: Snapshot) -> tuple[Snapshot, Snapshot] | None:
-        """The two without what looks lost because it was held back by transactions that have aborted since; None where
-        there are none such, or others have been decided too.
+        """Returns the two without what looks lost because transactions that aborted since held it back; None if there
+        are none such, or if others have been decided, too.
 
-        ▲ Asked only where something is gone: most have committed. The end names what it was told, so that the batch is
-        the same when it runs again, though outcomes are forgotten in the end."""
+        ▲ Asks only if something is gone, because most have committed. The end names the aborted ones, so that a
+        repeated batch is the same even after outcomes are forgotten."""
         if not (unknown := may_have_committed(start, end)):
             return settle(start, end, ())
         for first in range(0, len(unknown), ASKED_AT_ONCE):
@@ -221,9 +221,8 @@ def _left(topics: Sequence[str]) -> str | None:
 
 
 def passed_over(start: Snapshot, end: Snapshot) -> tuple[Snapshot, Snapshot]:
-    """The two, as if what is lost between them had never been: segments that retention took, and topics that were
-    deleted, or made again, which are read from their beginning. Raises `InvalidArgument` for cuts that have nothing to
-    do with each other."""
+    """The two, as if what was lost between them had never existed: segments that retention took, and topics that were
+    deleted, or made again, which are read from their beginning. Raises `InvalidArgument` for unrelated cuts."""
     kept = {topic: _kept(bounds, end.topics[topic]) for topic, bounds in start.topics.items() if topic in end.topics}
     before = replace(start, topics={topic: bounds for topic, bounds in kept.items() if bounds is not None})
     after = replace(end, topics={topic: bounds._replace(lost_id=-1) for topic, bounds in end.topics.items()})
@@ -242,8 +241,8 @@ def _kept(before: TopicBounds, then: TopicBounds) -> TopicBounds | None:
 
 
 def of_segment(cut: Snapshot, segment: str) -> Snapshot:
-    """As much of a cut as only whoever reads the segment has to know, so that a task's description stays small. ▲ The
-    topic stays also where the segment is not in it: then it came into being later, and is read whole or refused."""
+    """The part of a cut that a reader of the segment needs, so that a task's description stays small. ▲ The topic stays
+    even if the segment is not in it: then the segment came later, and is read whole or refused."""
     topic = str(SegmentName.from_path(segment).topic)
     bounds = cut.topics.get(topic)
     own = Snapshot(cut.revision, {}, store=cut.store)
@@ -254,5 +253,5 @@ def of_segment(cut: Snapshot, segment: str) -> Snapshot:
 
 
 def of_transactions(cut: Snapshot) -> Snapshot:
-    """The rest of what a task has to know of a cut, the same for all of its segments."""
+    """The rest of a cut that a task needs, the same for all segments."""
     return replace(cut, topics={})

@@ -1,8 +1,8 @@
-"""Where a stream began, kept in its first batch's end: of Spark's checkpoint the ends of batches are all there is.
+"""Keeps where a stream began in the end of its first batch, because Spark's checkpoint holds only ends of batches.
 
-A driver that starts again asks for the initial offset anew, also to run its first batch once more. What it is told then
-is another: the newest has moved on, retention has taken something. ▲ So the end of the first batch tells where that
-batch begins, and the answer that is given anew counts for nothing.
+A restarted driver asks for the initial offset again, also to repeat its first batch. The answer may differ: the newest
+position has moved on, or retention has taken something. ▲ So the end of the first batch says where that batch begins,
+and the new answer is ignored.
 
     initial(cut, isolation)           {…, "initial": true}
     untold(reason, isolation)         the same where the answer is an error: {…, "untold": "…"}
@@ -29,18 +29,18 @@ Offset = dict[str, Any]
 
 
 def initial(cut: Snapshot | None, isolation: Isolation) -> Offset:
-    """Of a stream that begins there; None: before everything."""
+    """The offset of a stream that begins there; None: before everything."""
     return {**encode_offset(cut, isolation), _INITIAL: True}
 
 
 def untold(reason: str, isolation: Isolation) -> Offset:
-    """Of a stream that cannot tell any more where it would begin: what its options name has changed since. ▲ No error,
-    for the first batch that runs once more does not need it; nothing else may begin here."""
+    """The offset of a stream that cannot tell any more where it would begin, because what its options name has changed.
+    ▲ No error, because a repeated first batch does not need it; nothing else may begin here."""
     return {**initial(None, isolation), _UNTOLD: reason}
 
 
 def ending(start: Mapping[str, Any], cut: Snapshot, isolation: Isolation) -> Offset:
-    """Of a batch from `start` to `cut`."""
+    """The end of a batch from `start` to `cut`."""
     end: Offset = {**encode_offset(cut, isolation)}
     if start.get(_INITIAL):
         end[_FROM] = {key: value for key, value in start.items() if key != _INITIAL}
@@ -52,7 +52,7 @@ def is_untold(offset: Mapping[str, Any]) -> bool:
 
 
 def decoded(offset: Mapping[str, Any], isolation: Isolation) -> Snapshot | None:
-    """The cut of an offset of this stream. Raises `InvalidArgument` for what is none, or of another isolation."""
+    """The cut of an offset of this stream. Raises `InvalidArgument` for other offsets and another isolation."""
     if is_untold(offset):
         raise InvalidArgument(f"where the query begins cannot be told: {offset[_UNTOLD]}")
     cut = decode_offset(offset)
@@ -63,7 +63,7 @@ def decoded(offset: Mapping[str, Any], isolation: Isolation) -> Snapshot | None:
 def between(
     start: Mapping[str, Any], end: Mapping[str, Any], isolation: Isolation
 ) -> tuple[Snapshot | None, Snapshot] | None:
-    """The cuts that a batch lies between; None of one that is empty by itself: the stream has begun, no more.
+    """Returns the cuts of a batch; None for the empty batch with which a stream only begins.
 
     Raises `InvalidArgument` as `decoded`."""
     if end.get(_INITIAL):

@@ -1,8 +1,8 @@
-"""What a streaming query does while nothing is new: it is told, and asks nobody.
+"""Lets an idle streaming query wait for a watch instead of taking cuts.
 
 Spark asks for the newest offset every 10 ms, or once in a trigger interval, and each cut costs every owner and etcd a
-request. So none is taken while a watch (`txnclient.reading.watch`) says nothing. It is asked for anew only where a
-watch cannot tell: `FALLBACK_S`, `LONGEST_PAUSE_S`, `NAMES_S`.
+request. So the source takes no cut while a watch (`txnclient.reading.watch`) reports nothing. Timers cover what a watch
+cannot see: `FALLBACK_S`, `LONGEST_PAUSE_S`, `NAMES_S`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from txnclient.reading.snapshot import Snapshot
 from txnwire.errors import TxnError
 
 BLOCK_S: Final = 0.2
-"""How long one call of Spark's is kept. ▲ No longer: meanwhile Spark can neither stop the query nor ask its other
+"""Longest wait within one call of Spark's. ▲ Not longer: meanwhile Spark can neither stop the query nor ask its other
 sources."""
 
 FALLBACK_S: Final = 30.0
-"""A cut is taken so often whatever a watch says, so that nothing waits for ever should one be wrong."""
+"""Longest time between cuts, whatever a watch says, so that a wrong watch cannot stall the query for ever."""
 
 NAMES_S: Final = 1.0
-"""How often topics are listed of which some may come: brokers tell nothing of those."""
+"""How often topics are listed for a pattern: brokers do not report new topics."""
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-"""Between cuts where a watch woke for nothing, cannot be had, or does not see all: at first, and later on, twice as
-long each time."""
+"""Time between cuts if a watch wakes without news, is unavailable or does not see everything: the first, doubled each
+time up to the second."""
 
 _log = logging.getLogger("pyspark_txnstore")
 
 
 class Idle:
-    """One source's. It has no watch before it is first at rest."""
+    """Idle state of one source. It opens its watch when it is first idle."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Idle:
         self._cut: Snapshot | None = None
         self._watch: txnclient.sync.Watch | None = None
         self._woken = False
-        """▲ Kept until the next cut: whoever is told something must not lose it."""
+        """▲ Kept until the next cut, so that no news is lost."""
         self._pause_s = 0.0
         self._not_before_s = self._due_s = self._names_due_s = -math.inf
 
@@ -67,12 +67,12 @@ class Idle:
         return self._start is not None and self._start == start
 
     def over(self) -> None:
-        """Something has come. The watch stays where it is: next time it stands behind most of that still."""
+        """Something has come. The watch stays in place: most of its positions still hold next time."""
         self._start = None
         self._pause_s = 0.0
 
     def begin(self, start: Mapping[str, Any], cut: Snapshot | None, longest_s: float = math.inf) -> None:
-        """Up to `cut` nothing is to be read behind `start`. `longest_s`: until another cut is wanted in any case."""
+        """Nothing is to be read between `start` and `cut`. `longest_s`: until another cut is wanted in any case."""
         in_vain, self._woken = self._woken and self.is_at(start), False
         self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S) if in_vain else 0.0
         self._start, self._cut = dict(start), cut
@@ -84,7 +84,7 @@ class Idle:
 
     def _soon_s(self) -> float:
         if self._cut is None:
-            return self._fallback_s  # names tell of the first topic
+            return self._fallback_s  # listing the names finds the first topic
         try:
             sees_all = self._watch is not None and self._watch.sees_all
         except TxnError as error:  # its client was closed
@@ -105,7 +105,7 @@ class Idle:
             self._lose(error)
 
     def _lose(self, error: TxnError) -> None:
-        """▲ Not raised: the next cut tells what is wrong, or that nothing is, and is asked for with patience."""
+        """▲ Not raised: the next cut, which is repeated with patience, shows what is wrong, if anything."""
         _log.debug("waiting for new data: %s: %s", type(error).__name__, error)
         self.close()
 
@@ -143,7 +143,7 @@ class Idle:
             return True
 
     def close(self) -> None:
-        """The watch alone; it is had anew when it is next needed."""
+        """Closes only the watch; it is opened again when next needed."""
         watch, self._watch = self._watch, None
         if watch is not None:
             try:

@@ -1,17 +1,15 @@
-"""A nearer end for a batch that is to be smaller than what there is: a cut at the same revision (DESIGN §10).
+"""Finds a nearer end for a batch under a limit: a cut at the same revision (DESIGN §10).
 
     target ──► nearest(start, target, max_bytes=…): what is to be scanned ──► add, done: heads of entries
            ──► nearest(start, target, max_bytes=…): start ≤ found ≤ target
 
-The walk goes from `start` on, over all segments by publish time, a segment only behind all that it came from, and stops
-where what would be shown has grown to the limit. What is shown is whole transactions: one of which the walk has met
-some entries and not all is *pending* in what is found, though it has committed, and `resolved` lies before its first
-entries. ▲ So it is in this batch or in a later one, whole; whether there are more of its entries is known only once
-every head up to the target's ends is, of all segments, also of those that the walk has not begun. Until the walk comes
-to a transaction it needs no more heads than the limit.
+The walk goes from `start` over all segments by publish time, each segment only after its ancestors, and stops where the
+shown entries reach the limit. Only whole transactions are shown: one that the walk has met in part is *pending* in the
+found cut, though it has committed, and `resolved` lies before its first entries. ▲ So it is in this batch or a later
+one, whole. Whether it has more entries is known only once every head up to the target's ends is known, in all segments,
+even those that the walk has not begun. Until the walk meets a transaction it needs no more heads than the limit.
 
-What there is of aborted transactions and losing writers in the target stays: what is found must leave them out too.
-No I/O.
+Aborted transactions and losing writers of the target stay in the found cut, which must leave them out, too. No I/O.
 """
 
 from __future__ import annotations
@@ -31,50 +29,51 @@ from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName
 
 MAX_HELD_BACK: Final = 5_000
-"""Transactions that an end may cut through before a smaller batch is preferred: each of them is named in the offset."""
+"""Transactions that an end may cut through; beyond that a smaller batch is preferred, since the offset names each one.
+"""
 
 
 WIDE_GAP: Final = 1_000
-"""Entries between two that are to be read again: fewer are read with them."""
+"""Gap in entries between two that are read again: a smaller one is read with them."""
 
 MAX_STRETCHES: Final = 4
-"""Of a segment, that are read again apart from each other."""
+"""Stretches per segment that are read again separately."""
 
 
 class HeadScan(NamedTuple):
-    """What is to be scanned: of `part` its first `heads` or some more, all of them where there are less; None: all."""
+    """A scan to make: the first `heads` or some more heads of `part`, or all if there are fewer; None: all."""
 
     part: EntryRange
     heads: int | None
 
 
 class Backlog:
-    """Heads scanned so far, each once; those that no batch from the newest start on can show are forgotten."""
+    """Holds the heads scanned so far, each once; forgets those that no batch from the newest start can show."""
 
     def __init__(self) -> None:
         self._start: Snapshot | None = None
         self._segments: dict[str, SegmentHeads] = {}
         self._txns: dict[TxnId, Txn] = {}
         self._shown_out: list[TxnId] = []
-        """Of which everything known has been shown."""
+        """Transactions of which everything known has been shown."""
         self._looked_back = False
-        """Of some part only what was pending is known."""
+        """Parts of which only pending entries are known."""
 
     def __len__(self) -> int:
-        """Heads known."""
+        """Number of known heads."""
         return sum(map(len, self._segments.values()))
 
     @property
     def transactions(self) -> int:
-        """Of which heads are known."""
+        """Number of transactions with known heads."""
         return len(self._txns)
 
     def missing(self, start: Snapshot | None, target: Snapshot) -> list[EntryRange]:
-        """What has yet to be scanned before `limit` can be asked from `start` to `target`. Forgets what lies before
-        `start`. Raises `InvalidArgument` where `start` does not precede `target`.
+        """Returns what must be scanned before `limit` can run from `start` to `target`. Forgets what lies before
+        `start`. Raises `InvalidArgument` if `start` does not precede `target`.
 
-        Of a topic that `start` knows, what is trimmed is lost; of another, what is kept is scanned. ▲ What was scanned
-        to look back is scanned again: without what has been shown of a transaction its rest could be made pending.
+        Trimmed entries of a topic that `start` knows are lost; of another topic the kept ones are scanned. ▲ Heads
+        scanned to look back are scanned again: without a transaction's shown part its rest could be made pending.
         """
         if self._looked_back:
             self._forget()
@@ -95,11 +94,10 @@ class Backlog:
         return found
 
     def add(self, part: EntryRange, heads: Iterable[Head]) -> None:
-        """Some of the heads of `part`, in order: one page of the scan. Those that are known are passed over.
+        """Adds some heads of `part`, in order: one page of the scan. Known ones are ignored.
 
-        ▲ To be scanned by an owner that has followed decisions up to the target's revision. A loser's entry that is
-        once known to be one must be known to be one ever after: taken for its transaction's later on, it would make
-        pending what has been shown."""
+        ▲ The scanning owner must have followed decisions up to the target's revision. An entry once known as a losing
+        writer's must stay so: if it later counted for its transaction, it would make pending what has been shown."""
         known = self._segments[part.segment]
         for head in heads:
             if not known.known_through < head.position <= part.end:
@@ -119,7 +117,7 @@ class Backlog:
             known.append(head, txn)
 
     def done(self, part: EntryRange) -> None:
-        """All of `part` has been added."""
+        """All heads of `part` have been added."""
         known = self._segments[part.segment]
         known.known_through = max(known.known_through, part.end)
 
@@ -133,11 +131,10 @@ class Backlog:
         max_rows: int | None = None,
         max_held_back: int = MAX_HELD_BACK,
     ) -> Snapshot:
-        """An end between `start` and `target` up to which at most so many bytes, as they are stored, entries and rows
-        are shown, or a single transaction or entry that is more; the target itself where all of it is within them.
+        """Returns an end between `start` and `target` up to which at most so many stored bytes, entries and rows are
+        shown, or a single transaction or entry that exceeds them; the target itself if all fits.
 
-        Each call gets nearer to the target, so it is reached after finitely many. Raises `InvalidArgument` for what is
-        `missing`.
+        Each call gets nearer to the target, so finitely many reach it. Raises `InvalidArgument` if scans are `missing`.
         """
         limits = WalkLimits(max_bytes, max_entries, max_rows)
         if limits.are_none:
@@ -155,9 +152,9 @@ class Backlog:
         max_entries: int | None = None,
         max_rows: int | None = None,
     ) -> Snapshot | list[HeadScan]:
-        """As `limit`, but where the limits are reached before all heads are known, no more of them are asked for; or
-        what is to be scanned before this is asked again. So the first batch of a long history without transactions
-        begins at once. With transactions every head up to the target's ends is needed."""
+        """Like `limit`, but asks for no more heads once the limits are reached; or returns what to scan before the next
+        call. So the first batch of a long history without transactions begins at once. With transactions it needs every
+        head up to the target's ends."""
         missing = self.missing(start, target)
         if not missing:
             return self.limit(start, target, max_bytes=max_bytes, max_entries=max_entries, max_rows=max_rows)
@@ -171,18 +168,16 @@ class Backlog:
         return [HeadScan(part, 1 + len(self._segments[part.segment])) for part in missing if part.segment in wanted]
 
     def shows(self, start: Snapshot | None, target: Snapshot, entries: int) -> bool | list[HeadScan]:
-        """Whether a batch from `start` to `target` shows so many entries; or what is to be scanned before this is asked
-        again."""
+        """Whether a batch from `start` to `target` shows so many entries; or what to scan before the next call."""
         missing = self.missing(start, target)
         if Walk(self._segments, start, target).shown() >= entries:
             return True
         return [HeadScan(part, entries) for part in missing] if missing else False
 
     def ranges(self, start: Snapshot | None, end: Snapshot) -> list[EntryRange]:
-        """What the batch from `start` to `end` reads: of what lies before the start's ends, where this is known, only
-        the surroundings of what has been decided since. So a transaction that stays open for long does not have all
-        that was written since read again and again. Nor is what is aborted read where a range begins or ends with
-        it."""
+        """Returns what the batch from `start` to `end` reads. Before the start's ends these are, if known, only the
+        surroundings of transactions decided since. So a long open transaction does not make every batch read again all
+        that was written since. Aborted entries at the edge of a range are not read."""
         whole = ranges(start, end)
         if start is None or start != self._start:
             return whole
@@ -190,9 +185,8 @@ class Backlog:
         return [narrower for part in whole for narrower in self._narrowed(part, start, end)]
 
     def unknown_before(self, start: Snapshot, end: Snapshot) -> list[EntryRange]:
-        """What has yet to be scanned of what stands before the start's ends; of that only what is pending at `start`
-        has to be added. ▲ Heads of segments that came later stay: under a limit they would be scanned again for each
-        batch."""
+        """What must be scanned before the start's ends; only entries pending at `start` have to be added. ▲ Heads of
+        later segments stay: under a limit they would be scanned again for each batch."""
         found = []
         for part in self._missing(start, end):
             bounds = start.bounds(part.segment)
@@ -203,7 +197,7 @@ class Backlog:
         return found
 
     def known_before(self, end: Snapshot, besides: Container[TxnId]) -> list[EntryRange]:
-        """Where what stands before the start's ends and may be shown up to `end` is, of transactions whose heads were
+        """Where entries before the start's ends lie that may be shown up to `end`, for transactions whose heads were
         scanned long before: for `hide`."""
         found: list[EntryRange] = []
         for path, known in self._segments.items():
@@ -213,7 +207,7 @@ class Backlog:
         return found
 
     def hide(self, part: EntryRange, heads: Iterable[Head]) -> None:
-        """Of `part`, scanned again: forget what is known now to have aborted."""
+        """Forgets entries of `part`, scanned again, that are now known to have aborted."""
         known = self._segments[part.segment]
         gone = {head.position for head in heads if head.aborted}
         self._drop([(one.txn, one.size_bytes, one.rows) for one in known.held if one.position in gone], shown=False)
@@ -233,13 +227,13 @@ class Backlog:
         if known.known_through < part.end:
             found.append(replace(part, after=max(part.after, bounds.end)))
         elif fresh:
-            # What is aborted is not among the heads. ▲ In between it stays: on both sides may be pieces of one value.
+            # Heads leave out aborted entries. ▲ Those in between stay: pieces of one value may be on both sides.
             first, last = known.position(fresh[0]), known.position(fresh[-1])
             found.append(replace(part, after=before(first), end=last))
         return found
 
     def _stand_at(self, start: Snapshot | None, target: Snapshot) -> None:
-        """Forget what no batch from `start` on can show, and all of it where less is known than is needed."""
+        """Forgets what no batch from `start` on can show, and everything if less is known than needed."""
         for path in [path for path in self._segments if path not in target.segments]:
             self._drop(self._segments.pop(path).pass_to(_BEHIND_ALL, ()), shown=False)
         needed = {path: known_from(start, path) for path in target.segments}
@@ -253,8 +247,8 @@ class Backlog:
             self._pass_to(start)
 
     def _is_behind(self, start: Snapshot | None) -> bool:
-        """Whether the start has gone back, as where a batch is planned once more after the next one. ▲ What was pending
-        there and is not any more has been forgotten, also where `resolved` is the same."""
+        """Whether the start has gone back, as when a batch is planned again after the next one. ▲ Its formerly pending
+        transactions have been forgotten, even if `resolved` is the same."""
         stood = self._start
         if stood is None or start is None:
             return stood is not None
@@ -291,20 +285,20 @@ class Backlog:
             if txn.entries:
                 continue
             if shown:
-                # ▲ Kept until all heads are known: there may be more of it in a segment that has yet to be scanned.
+                # ▲ Kept until all heads are known: a segment not yet scanned may hold more of it.
                 self._shown_out.append(txn.txn_id)
             else:
                 self._txns.pop(txn.txn_id, None)
 
 
 def _again(known: SegmentHeads, end: Snapshot) -> list[HeldHead]:
-    """What is held before the start's end, and may be shown up to `end`."""
+    """Entries held before the start's end that may be shown up to `end`."""
     aborted = frozenset(end.aborted)
     return [one for one in known.held if not end.is_pending(one.txn.txn_id) and one.txn.txn_id not in aborted]
 
 
 def _stretches(positions: Sequence[Position]) -> list[tuple[Position, Position]]:
-    """The first and the last of each group of neighbours: a few, for each is a task of its own, the widest apart."""
+    """First and last of each group of neighbours: few groups, the widest apart, because each is a task of its own."""
     gaps = [
         (-(after.entry_id - one.entry_id if one.ledger_id == after.ledger_id else WIDE_GAP), index)
         for index, (one, after) in enumerate(pairwise(positions), 1)

@@ -1,11 +1,11 @@
-"""What a task does: its part of a segment as record batches, and no more of it read than these need.
+"""Reads a task's part of a segment as record batches, and no more than these need.
 
     columns that heads tell       heads alone: no message leaves the broker
     a condition on entries        heads first, then the stretches with entries that it holds of
     anything else                 the entries of the part
 
-▲ What is shown is the same whichever way is taken: what a committed read shows of the part, less the rows that the
-condition does not hold of. So a transaction that the condition holds of is there whole.
+▲ Each way shows the same: what a committed read shows of the part, without the rows that fail the condition. So a
+transaction that meets the condition is there whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SKIP: Final = "skip"
 
 
 class Reads(Protocol):
-    """What is asked of `txnclient.sync.Client`, which tells what it means."""
+    """The methods used of `txnclient.sync.Client`, which documents them."""
 
     def scan_entries(
         self, segment: str, *, after: Position, end: Position, min_revision: int, trimmed: str
@@ -47,8 +47,8 @@ class Reads(Protocol):
 
 @dataclass(frozen=True)
 class SegmentPart:
-    """(after, end] of a segment, by its path. `span`: None where all that is stored is read. `trimmed`: "fail" or
-    "skip", of what retention has taken."""
+    """(after, end] of a segment, named by its path. `span`: None if all stored entries are read. `trimmed`: "fail" or
+    "skip" what retention has taken."""
 
     segment: str
     after: Position
@@ -58,14 +58,14 @@ class SegmentPart:
 
     @property
     def from_anywhere(self) -> bool:
-        """▲ What follows a start is read whole or refused, what follows none as far as it is kept. Without a span
-        `trimmed` alone says it."""
+        """▲ A part with a start is read whole or refused; one without a start as far as it is kept. Without a span only
+        `trimmed` says which."""
         topic = str(SegmentName.from_path(self.segment).topic)
         return self.after == EARLIEST and self.span is not None and not self.span.continues(topic)
 
     def shows(self, head: EntryHead) -> bool:
-        """▲ Both are asked: what the broker calls aborted no cut has to name, and what was decided behind the cut the
-        broker knows already."""
+        """▲ Asks both: a cut need not name what the broker calls aborted, and the broker already knows decisions behind
+        the cut."""
         if self.span is None:
             return True
         return not head.aborted and self.span.shows(self.segment, head.position, head.txn_id, head.writer)
@@ -90,12 +90,12 @@ def batches(client: Reads, part: SegmentPart, schema: StructType, where: Conditi
 def _shown(
     part: SegmentPart, where: Condition, pages: Iterable[list[EntryHead]], *, producers: bool
 ) -> Iterator[list[EntryHead]]:
-    """One head for each entry that is shown. Raises `NotOwner`, which Spark tries the task again for."""
+    """One head for each shown entry. Raises `NotOwner`, for which Spark repeats the task."""
     whole = WholeHeads()
     for page in pages:
         if producers and not _tell_producers(page):
-            # ▲ Nothing may be made up, and from here on entries cannot be read in its place: a large value may have
-            # begun. Tried again, the older owner tells at once that it does not.
+            # ▲ No head may be invented, and reading entries cannot take over here: a large value may have begun. On the
+            # repeat the older owner says at once that it has no heads.
             raise NotOwner(f"segment://{part.segment} has an owner of an older version now: to be read again")
         yield [head for head in whole.of(filter(part.shows, page)) if where.holds_of(head)]
 
@@ -105,8 +105,8 @@ def _tell_producers(page: list[EntryHead]) -> bool:
 
 
 def _heads(client: Reads, part: SegmentPart) -> Generator[list[EntryHead], None, None]:
-    """Of all that is stored in the part. ▲ Of what is trimmed while this goes on nothing is passed over in the midst,
-    unless data may be lost: what is kept may begin late, but what follows its beginning is all there."""
+    """Heads of all stored entries of the part. ▲ Entries trimmed meanwhile are not skipped in the middle, unless data
+    may be lost: the kept part may begin late, but is complete from there on."""
     revision = 0 if part.span is None else part.span.revision
 
     def scan(after: Position, trimmed: str) -> Generator[list[EntryHead], None, None]:

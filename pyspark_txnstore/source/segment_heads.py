@@ -14,11 +14,11 @@ _COMPACTED_FROM: Final = 4_096
 
 
 class Txn:
-    """What is known of a transaction: its entries that may be shown, and how many bytes they are stored in.
+    """What is known of a transaction: its entries that may be shown, and their stored bytes.
 
-    `is_shown`: some of it has been, in topics that were read before others were. ▲ It is never made pending again:
-    what was shown would be once more. So each entry left of it is shown by itself;
-    not where it `has_pieces` of large values, which no end may part."""
+    `is_shown`: some of it has been shown, in topics that were read before others. ▲ It is never made pending again: the
+    shown part would be repeated. So each remaining entry is shown on its own, unless the transaction `has_pieces` of
+    large values, which no end may split."""
 
     __slots__ = ("entries", "has_pieces", "is_shown", "rows", "size_bytes", "txn_id")
 
@@ -41,13 +41,13 @@ class HeldHead(NamedTuple):
 
 
 def rows_of(head: Head) -> int:
-    """How many are shown of it. A large value is one, with its last piece."""
+    """Number of its rows shown. A large value is one row, counted with its last piece."""
     return head.messages if head.piece is None else int(head.piece.number + 1 >= head.piece.pieces)
 
 
 class SegmentHeads:
-    """The heads known of one segment, without the aborted ones: all of (known_from, known_through] that a batch from
-    the newest start on may show. Entries before the start's end are `held`, the others are in columns."""
+    """The known heads of one segment, without aborted ones: all of (known_from, known_through] that a batch from the
+    newest start on may show. Entries before the start's end are `held`, the others are in columns."""
 
     def __init__(self, known_from: Position) -> None:
         self.known_from = known_from
@@ -95,7 +95,7 @@ class SegmentHeads:
         return bisect_right(range(len(self._txns)), position, lo=self._first, key=self.position)
 
     def pass_to(self, end: Position, pending: Container[TxnId]) -> Iterator[tuple[Txn, int, int]]:
-        """The start is at `end` now, with `pending`. The entries that it holds, with bytes and rows, are forgotten."""
+        """Moves the start to `end`, with `pending`. Forgets the entries that it holds, with bytes and rows."""
         kept: list[HeldHead] = []
         for one in self.held:
             if one.txn.txn_id in pending:

@@ -1,4 +1,4 @@
-"""What is read for Spark: partitions of a plan, each a range of one segment, as Arrow record batches."""
+"""Plans and reads partitions for Spark: each is a range of one segment, read as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from txnwire.ids import EARLIEST, Position
 
 MIN_STEPS: Final = 10_000
 STEPS_PER_PARTITION: Final = 32
-"""How finely a segment can be parted for `minPartitions`."""
+"""How finely a segment can be split for `minPartitions`."""
 
 
 class EntryPartition(InputPartition):
-    """What one task reads, in text: it is sent to each of them. `start`, `end`: of the cuts what concerns the segment;
-    `start_txns`, `end_txns`: what the tasks of a batch have in common, which is most where many transactions are open.
+    """What one task reads, as text sent to it. `start`, `end`: the parts of the cuts that concern the segment;
+    `start_txns`, `end_txns`: shared by the tasks of a batch, and large if many transactions are open.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ def _cut_of(text: str) -> Snapshot:
 
 @lru_cache(maxsize=4)
 def _transactions_of(text: str) -> Snapshot:
-    """Of the cuts of a batch, whose tasks one process often runs several of."""
+    """Transactions in the cuts of a batch, cached: one process often runs several of its tasks."""
     return _cut_of(text)
 
 
@@ -92,8 +92,8 @@ def plan(
     known: Backlog | None = None,
     cuts: Cuts | None = None,
 ) -> list[EntryPartition]:
-    """What lies between the two, for so many tasks as there are segments, or `minPartitions`; without what is `known`
-    to show nothing."""
+    """Plans what lies between the two, in one task per segment or `minPartitions`; leaves out what `known` shows to be
+    unneeded."""
     cuts = Cuts(options) if cuts is None else cuts
     known = Backlog() if known is None else known
     start, end = pair_to_plan(cuts, start, end, known)
@@ -122,9 +122,8 @@ def plan(
 
 
 def coarse(pages: Iterable[Sequence[EntryHead]], most: int) -> list[EntryHead]:
-    """As if several entries were one, at the last one's position, so that there are about `most` of them however many
-    entries there are, without the aborted ones. ▲ Pieces of large values stay as they are: nothing is to be parted
-    between them."""
+    """Merges entries into groups at the last one's position, so that there are about `most` groups, without aborted
+    entries. ▲ Pieces of large values stay single: no split may fall between them."""
     steps: list[EntryHead] = []
     for page in pages:
         steps += [head for head in page if not head.aborted]
@@ -149,16 +148,16 @@ def _halved(steps: Sequence[EntryHead]) -> list[EntryHead]:
 
 
 def _trimmed(options: SourceOptions, part: EntryRange, start: Snapshot | None) -> str:
-    """▲ What follows a start is read whole or refused; what follows none, as far as it is kept, which the range itself
-    tells but where it is read without a span."""
+    """▲ A part with a start is read whole or refused; one without, as far as it is kept. The range itself says so,
+    except in a read without a span."""
     anywhere = options.uncommitted and part.after == EARLIEST and (start is None or part.topic not in start.topics)
     return "skip" if anywhere or not options.fail_on_data_loss else "fail"
 
 
 def read(options: SourceOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The record batches of a task."""
+    """Yields the record batches of a task."""
     if not isinstance(partition, EntryPartition):
-        return  # Spark's own, where a plan has none: there is nothing to read
+        return  # Spark's own partition for an empty plan: there is nothing to read
     part = SegmentPart(
         partition.segment,
         after=Position.parse(partition.after),
@@ -170,7 +169,8 @@ def read(options: SourceOptions, schema: StructType, partition: InputPartition) 
 
 
 class BatchReader(DataSourceReader):
-    """Of `spark.read`: all that was committed at one moment, that of planning, or behind a start."""
+    """The reader of `spark.read`: all that was committed at the moment of planning, or at a given one, or behind a
+    start."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.compacted is not None and (more := [name for name in schema.names if name in MORE.names]):
@@ -180,7 +180,7 @@ class BatchReader(DataSourceReader):
         self._patience = Patience(options.planning_retry_s)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """▲ All of it is asked anew where a part gets no answer: one cut is what everything else hangs on."""
+        """▲ If one part gets no answer, everything is asked again: all of it depends on one cut."""
         return self._patience.ask("the plan of a read", self._plan)
 
     def _plan(self) -> Sequence[InputPartition]:
@@ -193,7 +193,7 @@ class BatchReader(DataSourceReader):
             return list(plan(self._options, start, end))
         compacted: list[CompactedPart] = []
         if self._options.compacted is not None:
-            # ▲ Only of a read of everything: what lies behind a start may hold values that newer ones followed.
+            # ▲ Only for a read of everything: behind a start there may be values that newer ones replaced.
             drawn_back = not isinstance(self._options.end, Snapshot | None)
             compacted, end = plan_compacted(self._options.compacted, end, drawn_back=drawn_back)
         return [*compacted, *plan(self._options, None, end)]

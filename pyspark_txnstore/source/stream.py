@@ -33,9 +33,9 @@ from txnwire.ids import EARLIEST
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark keeps one in a process of the driver, and sends others to the tasks, for `read` alone.
+    """Reads a stream. Spark keeps one in a process of the driver, and sends others to the tasks, only for `read`.
 
-    It connects when it is first asked something."""
+    It connects at the first question."""
 
     def __init__(
         self,
@@ -54,26 +54,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle = Idle(self._cuts, options.isolation, fallback_s=fallback_s, rest=rest, now=now)
         self._initial: dict[str, Any] | None = None
         self._untold: TxnError | None = None
-        """Why it cannot be told where the query begins."""
+        """Why the start of the query is unknown."""
         self._target: Snapshot | None = None
-        """Of a query that ends there."""
+        """Where the query ends, if it does."""
         self._ends = False
-        """Also where there is no topic to end at, for the pattern matched none when it began."""
+        """True also if the pattern matched no topic at the start, so that there is none to end at."""
         self._newest: Snapshot | None = None
         self._seen: Snapshot | None = None
-        """The newest cut; None where there was no topic to take one of."""
+        """The newest cut; None if there was no topic to take one of."""
         self._backlog = Backlog()
         self._ended_s = -math.inf
-        """When the newest batch was planned in this driver's life."""
+        """When this driver process planned its newest batch."""
         self._is_short = False
-        """Whether there is something behind the start, and less than a batch waits for."""
+        """Whether there is something behind the start, but less than a batch waits for."""
 
     # ---- offsets ----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """▲ The same however often it is asked: Spark asks twice, and what lay between two answers would be lost. An
-        error is raised where the answer is needed: Spark asks as well before the first batch runs once more, when
-        segments that the options name may have been split, or trimmed."""
+        """▲ The same for every call: Spark asks twice, and what lay between two answers would be lost. Errors are
+        raised only where the answer is needed: Spark also asks before it repeats the first batch, when segments that
+        the options name may have been split or trimmed."""
         if self._initial is None:
             try:
                 first = self._patience.ask("where the query begins", lambda: self._cuts.first(self._target))
@@ -85,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark hands one back, which says that limits hold in this trigger; all of the options are applied then."""
+        """Spark passes one back, which says that limits hold in this trigger; then all limit options are applied."""
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
         most = self._options.max_entries or self._options.max_rows or self._options.min_entries
@@ -99,11 +99,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.look_again()
 
     def look_again(self) -> None:
-        """The next end is looked for at once, whatever is told of new data or not."""
+        """Looks for the next end at once, whether or not a watch has reported new data."""
         self._idle.over()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """▲ `start` itself where nothing is new: anything else is another micro-batch."""
+        """▲ Returns `start` itself if nothing is new: anything else is another micro-batch."""
         if self._untold is not None and first_batch.is_untold(start):
             raise self._untold
         limited = not isinstance(limit, ReadAllAvailable)
@@ -120,8 +120,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def _delay_left_s(self) -> float:
-        """How long a batch may wait for more, by the one before it. ▲ None of this driver's life is one of long ago:
-        what waited before it was started again does not wait anew."""
+        """How long a batch may wait for more, counted from the previous batch. ▲ Without a previous batch in this
+        driver process the wait is over: it does not begin again after a restart."""
         return max(0.0, self._ended_s + self._options.max_delay_s - self._now())
 
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
@@ -137,10 +137,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if end is None else first_batch.ending(start, end, self._options.isolation)
 
     def _end(self, start: Snapshot | None, target: Snapshot, *, limited: bool) -> Snapshot | None:
-        """None of a batch that is to wait for more.
+        """Returns the end of the next batch; None if it should wait for more.
 
-        ▲ It names what has aborted since the start, where something looks lost because of that: so its batch looks
-        back no further when it runs again."""
+        ▲ The end names transactions aborted since the start, if something looks lost because of them: so a repeat of
+        the batch looks back no further."""
         end: Snapshot | None = target
         if limited:
             try:
@@ -153,7 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if end is None else pair_to_plan(self._cuts, start, end, self._backlog)[1]
 
     def _limited(self, start: Snapshot | None, target: Snapshot) -> Snapshot | None:
-        """▲ What is full by a limit does not wait, also where that are fewer entries than it would wait for."""
+        """▲ A batch that reaches a limit does not wait, even if it has fewer entries than it would wait for."""
         end = self._within_limits(start, target)
         self._is_short = end == target and self._waits(start, target)
         return None if self._is_short else end
@@ -163,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if least is None or self._ends or not self._delay_left_s():
             return False
         if start is not None and is_laid_out_anew(start, target):
-            return False  # ▲ what was sealed must be known to be before retention takes it
+            return False  # ▲ a seal must be known before retention takes the segment
         while not isinstance(found := self._backlog.shows(start, target, least), bool):
             for one in found:
                 self._scan(one, start, target)
@@ -187,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _scan(self, one: HeadScan, start: Snapshot | None, target: Snapshot) -> None:
         part = one.part
-        # A topic that joins is read as far as it is kept; of those that are read already nothing may be missing.
+        # A new topic is read as far as it is kept; topics already being read must have no gap.
         trimmed = None if start is not None and part.topic in start.topics else "skip"
         pages = self._cuts.heads(part.segment, part.after, part.end, target.revision, trimmed=trimmed)
         try:
@@ -219,25 +219,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing hangs on it: what lies before is forgotten when the next batch begins there."""
+        """Does nothing: what lies before is forgotten when the next batch begins there."""
 
     def stop(self) -> None:
-        """The client is its process', which ends with the query: until then brokers would tell of what nobody reads."""
+        """Closes the process' client, which ends with the query: otherwise brokers would report to no reader."""
         self._idle.close()
 
 
 def adds(start: Snapshot | None, end: Snapshot) -> bool:
-    """Whether a stream that stands at `start` has to go on to `end`.
+    """Whether a stream at `start` must go on to `end`.
 
-    Also where only a layout has changed: of a segment that was sealed behind `start`, the next cut must be able to tell
-    that nothing was lost when retention takes it."""
+    True also for a mere layout change: when retention takes a segment sealed behind `start`, the next cut must show
+    that nothing was lost."""
     if start is None:
         return any(one.end > EARLIEST for one in end.segments.values())
     return end.adds_to(start) or is_laid_out_anew(start, end)
 
 
 def is_laid_out_anew(start: Snapshot, end: Snapshot) -> bool:
-    """Whether a topic of both has another layout."""
+    """Whether a topic in both has another layout."""
     return any(
         topic in start.topics and start.topics[topic].epoch != bounds.epoch for topic, bounds in end.topics.items()
     )

@@ -1,4 +1,4 @@
-"""Stretches of a segment that hold all of its entries that are wanted, and little else. Pure."""
+"""Finds stretches of a segment that hold all wanted entries and little else. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pyspark_txnstore.shared.offsets import Head, before
 from txnwire.ids import Position
 
 MOST: Final = 32
-"""Each is a read of its own."""
+"""Most stretches: each is a read of its own."""
 
 GAP_BYTES: Final = 1 << 20
-"""What lies between two that are wanted is read with them where it is less than this, or than makes `MOST`."""
+"""A gap between two wanted entries is read with them if it is smaller than this, or if more than `MOST` stretches would
+result."""
 
 
 class Stretch(NamedTuple):
@@ -28,18 +29,18 @@ class Stretches:
         self._most = most
         self._gap_bytes = gap_bytes
         self._found: list[tuple[Stretch, int]] = []
-        """Each with the bytes between it and the one before it."""
+        """Each stretch with the bytes between it and the previous one."""
         self._passed = 0
         """Bytes behind the last of them."""
         self._begun: set[tuple[str, int]] = set()
-        """Producers of large values that have begun."""
+        """Producers whose large value has begun."""
 
     def add(self, head: Head, *, wanted: bool) -> None:
-        """▲ From the first to the last piece of a large value everything is read at once: whoever reads a part of the
-        pieces reads nothing, and those that follow the first may say something else of themselves."""
+        """▲ A large value is read at once from its first to its last piece: a read of some pieces shows nothing, and
+        later pieces may differ from the first in their heads."""
         inside = bool(self._begun)
         if head.piece is not None:
-            # One value after the other: a producer that begins another has given up the one before it.
+            # A producer that begins another large value has given up the one before it.
             producer = head.piece.producer, head.piece.incarnation
             if head.piece.number + 1 == head.piece.pieces:
                 self._begun.discard(producer)

@@ -1,4 +1,4 @@
-"""Which segments of a topic follow which, key by key. Pure."""
+"""Which segments of a topic succeed which, key by key. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from txnwire.names import SegmentName
 
 
 def successions(names: Sequence[SegmentName]) -> Iterator[tuple[int, int]]:
-    """(older, younger), by their places in `names`, of one topic: keys of the younger one went to the older one before,
-    and to none of the others in between. ▲ Ids of a topic's segments count up, and those that are active at one time
-    share no key: of two that do the one with the lower id had been sealed.
+    """Returns pairs (older, younger) of one topic's segments, as indexes in `names`: keys of the younger one went to
+    the older one before, and to no other in between. ▲ Segment ids count up, and segments active at the same time share
+    no key: of two that share one, the one with the lower id was sealed first.
 
-    At most three for each segment, however long the topic's history is: the ranges that its segments leave to younger
-    ones are kept in order, and each younger one takes its range from those it overlaps."""
+    At most three pairs per segment, however long the history: the ranges that older segments leave are kept in order,
+    and each younger segment takes its range from those it overlaps."""
     los: list[int] = []
     his: list[int] = []
     owners: list[int] = []

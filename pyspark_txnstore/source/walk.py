@@ -1,9 +1,9 @@
-"""From a start towards a target, entry by entry, as far as a batch may go (`pyspark_txnstore.source.limits`).
+"""Walks from a start towards a target, entry by entry, as far as a batch may go (`pyspark_txnstore.source.limits`).
 
     what is whole before the start's ends already  ──►  the entries behind them, by publish time
 
-Every prefix of this walk makes a cut: its ends are the last entries met, and of what is met in part all is pending.
-What it shows only grows with it, a whole transaction at a time. Pure.
+Every prefix of this walk makes a cut: its ends are the last entries met, and transactions met in part are pending. A
+longer prefix shows more, a whole transaction at a time. Pure.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from txnwire.names import SegmentName
 
 
 def known_from(start: Snapshot | None, path: str) -> Position:
-    """What is needed of a segment stands behind it. ▲ Of what was pending at the start every entry is: only with them
-    is it whole, and none of them may come to lie at or below the next `resolved`."""
+    """All that is needed of a segment stands behind it. ▲ Every entry of a transaction pending at the start is needed:
+    only with all is it whole, and none may come to lie at or below the next `resolved`."""
     bounds = None if start is None else start.bounds(path)
     if start is None or bounds is None:
         return EARLIEST
@@ -39,7 +39,7 @@ class ShownSoFar(NamedTuple):
     rows: int
 
     def plus(self, heads: SegmentHeads, index: int) -> ShownSoFar:
-        """And one entry more."""
+        """Returns the sum with one more entry."""
         return ShownSoFar(self.size_bytes + heads.size_bytes(index), self.entries + 1, self.rows + heads.rows(index))
 
 
@@ -47,7 +47,7 @@ _NOTHING: Final = ShownSoFar(0, 0, 0)
 
 
 class WalkLimits:
-    """What is left of them; None: there is none."""
+    """What is left of the limits; None: no limit."""
 
     def __init__(self, max_bytes: int | None, max_entries: int | None, max_rows: int | None = None) -> None:
         self._left = [max_bytes, max_entries, max_rows]
@@ -57,7 +57,7 @@ class WalkLimits:
         return all(left is None for left in self._left)
 
     def add(self, shown: ShownSoFar) -> bool:
-        """What is shown besides. Whether all of it is within the limits."""
+        """Counts what else is shown. Returns whether all of it is within the limits."""
         self._left = [None if left is None else left - more for left, more in zip(self._left, shown, strict=True)]
         return not self.exceeded
 
@@ -67,7 +67,7 @@ class WalkLimits:
 
 
 class _Segment:
-    """One segment on the walk. `fresh`: what there is of it to be met; `met`: how many of them have been."""
+    """One segment on the walk. `fresh`: its entries still to meet; `met`: how many of them have been met."""
 
     __slots__ = ("ahead_of", "blocked", "fresh", "heads", "is_known", "met", "name", "path", "time_ms")
 
@@ -84,16 +84,16 @@ class _Segment:
 
     @property
     def is_done(self) -> bool:
-        """▲ Not where there may be more than is known: its children wait for all of it."""
+        """▲ False if there may be more than is known: its children wait for all of it."""
         return self.is_known and self.met == len(self.fresh)
 
     @property
     def is_starved(self) -> bool:
-        """It goes on, and how is not known."""
+        """Whether it goes on but its next heads are unknown."""
         return not self.is_known and self.met == len(self.fresh)
 
     def next_time_ms(self) -> int:
-        """Of the next entry; clocks of producers differ, an entry waits for those before it."""
+        """Time of the next entry. Clocks of producers differ: an entry waits for those before it."""
         self.time_ms = max(self.time_ms, self.heads.publish_time_ms(self.fresh[self.met]))
         return self.time_ms
 
@@ -105,7 +105,7 @@ class Walk:
         self._start = start
         self._target = target
         self._hidden = frozenset((*target.pending, *target.aborted))
-        """Not shown by any cut up to the target, whatever has been met of it."""
+        """Entries that no cut up to the target shows, whether met or not."""
         self._segments = [_Segment(path, segments[path], one.end) for path, one in target.segments.items()]
         self._surplus = self._behind_target()
         self._held = self._ahead_of_start()
@@ -114,7 +114,7 @@ class Walk:
     # ---- what is met ------------------------------------------------------------------------------------------------
 
     def _behind_target(self) -> dict[Txn, ShownSoFar]:
-        """What is known and lies behind the target's ends, of another target."""
+        """Known entries behind the target's ends, from another target."""
         surplus: dict[Txn, ShownSoFar] = {}
         for segment in self._segments:
             for index in segment.heads.all_fresh()[len(segment.fresh) :]:
@@ -123,7 +123,7 @@ class Walk:
         return surplus
 
     def _ahead_of_start(self) -> dict[Txn, int]:
-        """What was pending at the start and is decided now: how many entries of it are still to be met."""
+        """Transactions pending at the start and decided now: how many of their entries are still to be met."""
         ahead: dict[Txn, int] = {}
         for segment in self._segments:
             for one in segment.heads.held:
@@ -142,7 +142,7 @@ class Walk:
         return ShownSoFar(txn.size_bytes - over.size_bytes, txn.entries - over.entries, txn.rows - over.rows)
 
     def shown(self) -> int:
-        """How many entries the target shows of what is known: ▲ all that is committed there lies up to its ends."""
+        """How many known entries the target shows: ▲ all that is committed there lies up to its ends."""
         count = 0
         for segment in self._segments:
             txns = [segment.heads.txn(index) for index in segment.fresh]
@@ -153,7 +153,7 @@ class Walk:
     # ---- the walk ---------------------------------------------------------------------------------------------------
 
     def end(self, within: WalkLimits, max_held_back: int) -> Snapshot:
-        """The farthest prefix within the limits; the nearest that shows anything where that alone is over them."""
+        """The farthest prefix within the limits, or the nearest that shows anything if even that exceeds them."""
         for number, txn in enumerate(self._ready):
             if not within.add(self.total(txn)) and number:
                 return self._cut(number, [])
@@ -191,11 +191,11 @@ class Walk:
     # ---- the walk, where not all is known ---------------------------------------------------------------------------
 
     def so_far(self, within: WalkLimits) -> Snapshot | list[str] | None:
-        """As `end`, of what is known so far; or the segments of which more must be known for that; or None: everything.
+        """Like `end`, for what is known so far; or the segments of which more must be known; or None: everything.
 
-        ▲ It stops before the first entry of a transaction that may be shown: whether that is whole is known only once
-        all is. For the same reason nothing that was pending at the start may have been decided. And all topics are in
-        the start: of others it is not known before they are scanned where what is kept of them begins."""
+        ▲ Stops before the first entry of a transaction that may be shown: whether it is whole is known only with all
+        heads. For the same reason it needs a start of which no pending transaction has been decided, and that has all
+        topics: where the kept part of another topic begins is known only after its scan."""
         if self._start is None or self._target.topics.keys() - self._start.topics.keys():
             return None
         if not self._hidden.issuperset(self._start.pending):
@@ -224,7 +224,7 @@ class Walk:
         return [segment.path for segment in self._segments if segment.is_starved and not segment.blocked]
 
     def _begin(self) -> list[tuple[int, int]]:
-        """The segments that the walk may go into at once, with the time of what is first there."""
+        """The segments that the walk may enter at once, with the time of their first entry."""
         waiting = [number for number, segment in enumerate(self._segments) if not segment.is_done]
         by_topic: dict[object, list[int]] = {}
         for number in waiting:
@@ -244,7 +244,7 @@ class Walk:
             heapq.heappush(queue, (self._segments[number].next_time_ms(), number))
 
     def _go_on(self, number: int, queue: list[tuple[int, int]]) -> None:
-        """▲ Into a segment only behind all that it came from: batches keep the order of a key."""
+        """▲ Enters a segment only after all its ancestors: batches keep the order of a key."""
         segment = self._segments[number]
         if not segment.is_done:
             self._queue(number, queue)
@@ -257,7 +257,7 @@ class Walk:
     # ---- the cut ----------------------------------------------------------------------------------------------------
 
     def _cut(self, released: int, steps: list[int]) -> Snapshot:
-        """After the first so many of those that were ready, and these steps."""
+        """Makes the cut after the first so many ready entries and these steps."""
         is_all = released == len(self._ready) and len(steps) == sum(len(segment.fresh) for segment in self._segments)
         if is_all and all(segment.is_known for segment in self._segments):
             return self._target
@@ -284,8 +284,8 @@ class Walk:
     def _bounds(self, segment: _Segment, met: int, partial: Mapping[TxnId, None]) -> SegmentBounds:
         target = self._target.segments[segment.path]
         end = target.end if segment.is_known and met == len(segment.fresh) else self._end(segment, met)
-        # ▲ Nothing that is pending at the start, and decided or not by the target, lies at or below what is known; nor
-        # does anything else that is pending now: before the start's ends it would have been pending there.
+        # ▲ No transaction pending at the start, decided by the target or not, has an entry at or below what is known;
+        # nor has anything else that is pending now: before the start's ends it would have been pending there.
         resolved = max(min(target.resolved, end), min(known_from(self._start, segment.path), end))
         first = self._first_of(segment, met, partial)
         if first is not None:
@@ -299,7 +299,7 @@ class Walk:
         if bounds is not None:
             return bounds.end
         if self._start is not None and str(segment.name.topic) in self._start.topics:
-            return EARLIEST  # ▲ it came into being since: what is trimmed of it is lost, and must be found to be
+            return EARLIEST  # ▲ a newer segment: what is trimmed of it is lost, and must be detected
         # What is trimmed already is not read, and its absence later must not be taken for a loss.
         return before(segment.heads.position(segment.fresh[0]))
 
@@ -315,8 +315,8 @@ class Walk:
 
 
 class _Tally:
-    """What has been met of each transaction. `open`: those that would be pending now; `uncut`: those that can be
-    neither pending nor parted, so that no end may be here."""
+    """Counts the met entries of each transaction. `open`: those that would be pending now; `uncut`: those that can be
+    neither pending nor split, so that no end may be here."""
 
     def __init__(self, walk: Walk, ahead: dict[Txn, int]) -> None:
         self._walk = walk
@@ -325,7 +325,7 @@ class _Tally:
         self.uncut = 0
 
     def meet(self, heads: SegmentHeads, index: int) -> ShownSoFar | None:
-        """One entry more: what is shown because of it."""
+        """Meets one more entry; returns what is shown because of it."""
         txn = heads.txn(index)
         if txn is None or (txn.is_shown and not txn.has_pieces):
             return _NOTHING.plus(heads, index)

@@ -1,1 +1,1 @@
-"""Faults: which there are, when each is injected, and what it does. Begin with `faults`, then `nemesis`."""
+"""Faults: their kinds, when each is injected, and what it does. Begin with `faults`, then `nemesis`."""

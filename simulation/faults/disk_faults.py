@@ -1,4 +1,4 @@
-"""What befalls the disk of the brokers."""
+"""Faults injected into the brokers' disk."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ async def slow(scene: Scene) -> None:
 
 
 async def stalled(scene: Scene) -> None:
-    """Nothing gets to it for longer than clients wait, and leases last."""
+    """Takes no writes for longer than clients wait and leases last."""
     await _with(scene, DiskFaults(stalled=True), 0.2, 7.0)
 
 
 async def failing(scene: Scene) -> None:
-    """Syncs, creates, fences and small files."""
+    """Syncs, creates, fences and small files fail."""
     await _with(scene, DiskFaults(failing_share=scene.chance.choice((0.02, 0.1, 0.5))))
 
 
 async def failing_silently(scene: Scene) -> None:
-    """Syncs fail, and the disk does not take either where a ledger ends: ▲ a successor would count what only the
-    kernel has. What it has of that is gone with the next power failure."""
+    """Syncs fail, and the disk does not record either where a ledger ends: ▲ a successor would count what only the
+    kernel has, which the next power failure takes."""
     await _with(scene, DiskFaults(failing_share=0.1, unrecorded_share=scene.chance.choice((0.5, 1.0))))
 
 
 async def folder_gone(scene: Scene) -> None:
-    """▲ Its folder is moved away, or unmounted, and comes back: nothing that was acknowledged counts as never made. The
+    """▲ The folder is moved away or unmounted, and comes back: nothing acknowledged may count as never made. The
     writers of open ledgers go on without seeing a fence; brokers that start meanwhile refuse."""
     over = scene.world.disk(DATA).inject(DiskFaults(gone=True))
     if scene.chance.random() < 0.5:
@@ -51,15 +51,15 @@ async def failing_reads(scene: Scene) -> None:
 
 
 async def wrong_reads(scene: Scene) -> None:
-    """▲ A bit is wrong as it is read, and right the next time: nobody is ever given a wrong value, nothing that was
-    acknowledged is taken for a torn tail."""
+    """▲ A bit is wrong as it is read, and right the next time: no client may get a wrong value, and nothing
+    acknowledged may be taken for a torn tail."""
     await _with(scene, DiskFaults(flip_share=scene.chance.choice((0.01, 0.1, 0.5))))
     _stop_brokers(scene)
 
 
 async def flipped_bits(scene: Scene) -> None:
-    """▲ Bits flip on the disk, of ledgers, footers and sidecars, and are put right from a copy later on: what is
-    damaged is told by name and offset meanwhile, and all of it is there afterwards."""
+    """▲ Bits flip on the disk, in ledgers, footers and sidecars, and are repaired from a copy later. Meanwhile errors
+    name file and offset of the damage; afterwards everything must be there."""
     disk = scene.world.disk(DATA)
     parts: tuple[Part, ...] = ("data", "data", "footer", "sidecar")
     damages = []
@@ -76,7 +76,7 @@ async def flipped_bits(scene: Scene) -> None:
 
 
 def _stop_brokers(scene: Scene) -> None:
-    """▲ What they have found damaged they do not look at again: whoever put it right starts them anew."""
+    """▲ Brokers do not read again what they have found damaged: after a repair they must be restarted."""
     for name in scene.brokers:
         scene.world.processes[name].stop()
 

@@ -1,4 +1,4 @@
-"""What befalls etcd, and the way to it."""
+"""Faults injected into etcd and its network path."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES
 
 REQUESTS = ("commit", "fence", "grant", "keep_alive", "revoke", "read", "watch", "compact", "defragment", "disarm")
 FAR_LATE_S = (4.0, 20.0)
-"""From as long as a lease to much longer."""
+"""From the length of a lease to much longer."""
 RENEWED_AFTER_S, RENEWED_WITHIN_S, LOOKS_EVERY_S = 1.0, 3.2, 0.1
 LEAST_LEFT_S = 2.0
-"""What is left of a lease for one more renewal to be due after one that is under way is given up."""
+"""Rest of a lease that leaves time for one more renewal after the current one is given up."""
 
 
 async def lose_etcd(scene: Scene) -> None:
@@ -31,15 +31,15 @@ async def _with(scene: Scene, trouble: Trouble, shortest_s: float, longest_s: fl
 
 
 def _whose(scene: Scene) -> tuple[str, ...] | None:
-    """One server's, or everybody's."""
+    """One server's requests, or all."""
     name = scene.chance.choice((None, None, *scene.servers))
     scene.told.append(name or "everybody's")
     return None if name is None else (name,)
 
 
 async def unanswered(scene: Scene) -> None:
-    """▲ E2: of every kind of request, or of one kind alone; lost, applied, or landing up to far longer than a lease
-    after everybody has given it up."""
+    """▲ E2: requests of every kind, or of one kind, go unanswered: lost, applied, or landing far more than a lease
+    after the client gave up."""
     share = scene.chance.choice((0.02, 0.1, 0.4))
     late_s = scene.chance.choice((USUAL_LATE_S, USUAL_LATE_S, FAR_LATE_S))
     request = scene.chance.choice((None, None, *REQUESTS))
@@ -49,12 +49,12 @@ async def unanswered(scene: Scene) -> None:
     trouble = Trouble(_whose(scene), requests, share if request is None else 0.7, fates, late_s)
     await _with(scene, trouble, 0.5, 8.0)
     if LATE in fates and late_s == FAR_LATE_S:
-        await scene.for_a_while(FAR_LATE_S[1], FAR_LATE_S[1])  # ▲ it is not over before the last of it has landed
+        await scene.for_a_while(FAR_LATE_S[1], FAR_LATE_S[1])  # ▲ ends only after its last request has landed
 
 
 async def renews_only(scene: Scene) -> None:
-    """▲ It renews leases and answers nothing else, as while it is defragmented: what was asked is lost, or lands later.
-    Nobody may lose a lease by that."""
+    """▲ Etcd renews leases and answers nothing else, as during a defragmentation: requests are lost or land later. No
+    process may lose a lease by that."""
     fates = scene.chance.choice(((LOST,), (LATE,), (LOST, APPLIED, LATE)))
     scene.told.append(" or ".join(fates))
     others = (*(request for request in REQUESTS if request != "keep_alive"), "admission", "status")
@@ -68,13 +68,14 @@ async def renews_only(scene: Scene) -> None:
 
 
 async def must_renew(world: World, name: str) -> None:
-    """A server that holds a lease for a while yet, and that nothing else keeps from it, asks for it to be renewed."""
+    """A server that holds a lease for some time yet, and that no other fault keeps from renewing it, must ask for
+    it."""
     process, sent = world.processes[name], [0]
 
     def saw(request: str, client: str) -> None:
         sent[0] += request == "keep_alive" and client == name
 
-    await asyncio.sleep(RENEWED_AFTER_S)  # until what it asks for has gone unanswered
+    await asyncio.sleep(RENEWED_AFTER_S)  # until its requests have gone unanswered
     if process.leases_good_until < process.clock.monotonic() + LEAST_LEFT_S:
         return
     life, undisturbed = process.life, True
@@ -90,7 +91,7 @@ async def must_renew(world: World, name: str) -> None:
 
 
 async def one_way(scene: Scene) -> None:
-    """What a server sends to etcd is lost though it goes on hearing of changes; or is applied, and it hears nothing."""
+    """A server's requests to etcd are lost though its watches go on; or they are applied, and it gets no answer."""
     name, fate = scene.chance.choice(scene.servers), scene.chance.choice((LOST, APPLIED))
     scene.told.append(f"{name}: {fate}")
     await _with(scene, Trouble((name,), None, 1.0, (fate,), watch_share=float(fate == APPLIED)), 0.3, 12.0)
@@ -129,8 +130,8 @@ def _compact(scene: Scene) -> None:
 
 
 async def election(scene: Scene) -> None:
-    """Nobody leads: all requests wait. The new leader starts all leases anew, knows of some of what was proposed to
-    the old one, and watches have to be opened anew."""
+    """Etcd has no leader: all requests wait. The new leader restarts all leases, knows some of what was proposed to the
+    old one, and watches have to be opened again."""
     etcd = scene.world.etcd
     etcd.pause()
     lost = scene.chance.choice((0.0, 0.3, 1.0))
@@ -139,7 +140,7 @@ async def election(scene: Scene) -> None:
 
 
 async def starved_watches(scene: Scene) -> None:
-    """▲ E1: one server hears of nothing for a while though its requests are answered; of what it needs some has been
+    """▲ E1: one server gets no watch events for a while though its requests are answered. Some of the events are
     compacted away meanwhile, or its watches are cut in the end."""
     process = scene.any_of(scene.servers)
     over = scene.world.store_faults.inject(Trouble((process.name,), watch_share=1.0, watch_s=(2.0, 10.0)))
@@ -153,7 +154,7 @@ async def starved_watches(scene: Scene) -> None:
 
 
 async def cut_watches(scene: Scene) -> None:
-    """One server's, again and again, while its requests go on."""
+    """One server's watches are cut again and again, while its requests go on."""
     process = scene.any_of(scene.servers)
     for _ in range(scene.chance.choice((1, 3, 12))):
         process.cut_watches()
@@ -161,8 +162,8 @@ async def cut_watches(scene: Scene) -> None:
 
 
 async def full(scene: Scene) -> None:
-    """E3: above the soft limit new work is refused while what is open ends; at the quota nothing can be put, until
-    the maintenance role has made room. Something else filled it, and goes away again."""
+    """E3: above the soft limit new work is refused while open work ends; at the quota nothing can be put until the
+    maintenance role has made room. Foreign data fills it, and goes away again."""
     etcd = scene.world.etcd
     filled = scene.chance.choice((0.78, 0.9, 1.1))
     scene.told.append(f"to {filled:.0%}")
@@ -172,7 +173,7 @@ async def full(scene: Scene) -> None:
 
 
 async def early_expiry(scene: Scene) -> None:
-    """Under live holders: of one lease, now and then of all."""
+    """Leases expire early under live holders: one, or now and then all."""
     leases = scene.world.etcd.leases()
     if leases and scene.chance.random() < 0.8:
         leases = [scene.chance.choice(leases)]
@@ -182,8 +183,8 @@ async def early_expiry(scene: Scene) -> None:
 
 
 async def late_expiry(scene: Scene) -> None:
-    """▲ A server is long dead and its leases stand: nobody may take what it held, and all goes on once they are gone.
-    Or it lives, and does not count on its lease though etcd still has it."""
+    """▲ A server is long dead and its leases remain: no process may take what it held, and work goes on once they are
+    gone. Or it lives, and does not count on its lease though etcd still has it."""
     etcd, late_s = scene.world.etcd, scene.chance.uniform(2.0, 15.0)
     for lease in etcd.leases():
         etcd.delay_expiry(lease, late_s)

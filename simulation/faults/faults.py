@@ -1,7 +1,7 @@
-"""What befalls a run, drawn from its seed before it begins: a schedule of faults that can be printed, left out one by
-one, and replayed.
+"""The faults of a run, drawn from its seed before it begins: a schedule that can be printed, reduced one by one, and
+replayed.
 
-Every fault draws from chance of its own, `Random(f"{seed}/fault/{number}")`: leaving some out changes nothing about
+Every fault draws from its own random generator, `Random(f"{seed}/fault/{number}")`: leaving some out does not change
 what the others decide. Which kinds take part, and how densely, is drawn per seed (swarm testing: Groce et al., ISSTA
 2012): some runs are calm, some know one or two kinds only, some any half of them, some all.
 """
@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 PACES_S = (1.0, 2.0, 5.0)
 """Mean times between two faults, one of them for each run."""
 PAUSE_SHARE = 0.25
-"""Of the times between two faults, how many are drawn with four times the mean."""
+"""Share of the times between two faults that are drawn with four times the mean."""
 _FAULT = re.compile(r"#(\d+) at (\d+\.\d+) s: ([^;]+)")
 
 
 class BadSchedule(ValueError):
-    """Somebody asked for faults that there are not."""
+    """The requested faults do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Fault:
         return f"#{self.number} at {self.at_s:.3f} s: {self.kind}"
 
     def chance(self, seed: int) -> random.Random:
-        """All that this fault draws comes from here."""
+        """Source of all random choices of this fault."""
         return random.Random(f"{seed}/fault/{self.number}")
 
 
@@ -49,7 +49,7 @@ class Schedule:
     faults: tuple[Fault, ...] = ()
 
     def only(self, numbers: Sequence[int]) -> Schedule:
-        """Those of these numbers, in the schedule's order. Raises `BadSchedule` for a number it does not have."""
+        """Only faults with these numbers, in the schedule's order. Raises `BadSchedule` for an unknown number."""
         known = {fault.number: fault for fault in self.faults}
         if missing := [number for number in numbers if number not in known]:
             raise BadSchedule(f"no fault #{missing[0]} in seed {self.seed}: it has {len(known)}")
@@ -60,7 +60,7 @@ class Schedule:
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """What `str(schedule)` printed. Raises `BadSchedule`."""
+    """Parses what `str(schedule)` printed. Raises `BadSchedule`."""
     faults = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
         match = _FAULT.fullmatch(part)
@@ -71,16 +71,16 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
 
 
 def expect_kinds(names: Iterable[str], kinds: Iterable[str]) -> None:
-    """Raises `BadSchedule` for a name that none of `kinds` has."""
+    """Raises `BadSchedule` for a name that is not in `kinds`."""
     known = list(kinds)
     if unknown := [name for name in names if name not in known]:
         raise BadSchedule(f"no kind of fault is called {unknown[0]!r}; there are: {', '.join(known)}")
 
 
 def draw_schedule(seed: int, kinds: Mapping[str, int], *, work_s: float, names: str | None = None) -> Schedule:
-    """`kinds`: name → weight among the others. `names`: only these, joined by commas, in place of what the seed would
-    choose; "all", or "none". A longer `work_s` adds faults behind those of a shorter one. Raises `BadSchedule` for a
-    name that none has."""
+    """`kinds`: name → relative weight. `names`: only these kinds, joined by commas, instead of the seed's choice;
+    "all", or "none". A longer `work_s` adds faults behind those of a shorter one. Raises `BadSchedule` for an unknown
+    name."""
     chance = random.Random(f"{seed}/faults")
     pace_s = chance.choice(PACES_S)
     shape, chosen = _choose(chance, list(kinds)) if names is None else _named(names, kinds)

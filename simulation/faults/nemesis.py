@@ -1,10 +1,10 @@
-"""What befalls a simulated cluster: the faults of its schedule, each at its time, until everything heals.
+"""Injects the faults of a schedule into a simulated cluster, each at its time, until everything heals.
 
 A new kind of fault is a coroutine over a `Scene` and an entry in the `KINDS` table of its file (`process_faults`,
 `network_faults`, `etcd_faults`, `disk_faults`, or a file of its own, whose table is then added here). It draws from
-`scene.chance` alone, waits by `scene.for_a_while`, says in `scene.told` what it drew, and puts back what it changed; it
-is cancelled where it waits when the work ends, so what outlasts it has to be undone in `Nemesis.heal` as well. Names
-hold no comma, semicolon or colon.
+`scene.chance` only, waits by `scene.for_a_while`, records in `scene.told` what it drew, and restores what it changed.
+It is cancelled at any wait when the work ends, so `Nemesis.heal` must undo its lasting effects as well. Names have no
+comma, semicolon or colon.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ KINDS: dict[str, FaultKind] = {
     **disk_faults.KINDS,
     **term_faults.KINDS,
 }
-"""▲ In this order they are drawn: the same everywhere."""
+"""▲ The order in which they are drawn, which must be the same everywhere."""
 
 
 def schedule_of(seed: int, *, work_s: float, faults: str | None = None) -> Schedule:
-    """What befalls the run of a seed. `faults`: see `draw_schedule`."""
+    """The schedule of a seed's run. `faults`: see `draw_schedule`."""
     weights = {name: kind.weight for name, kind in KINDS.items()}
     return draw_schedule(seed, weights, work_s=work_s, names=faults)
 
 
 class Nemesis:
-    """Several faults may overlap. `counts`: how many of each kind there were."""
+    """Runs the schedule; several faults may overlap. `counts`: how many of each kind there were."""
 
     def __init__(self, world: World, schedule: Schedule) -> None:
         self._world = world
@@ -48,10 +48,10 @@ class Nemesis:
         self._under_way = 0
         self._ended_at = 0.0
         self.told: dict[Fault, list[str]] = {}
-        """What each of them has drawn, in words."""
+        """What each fault has drawn, in words."""
 
     async def run(self) -> None:
-        """Until cancelled, or until the last of them is over."""
+        """Runs until cancelled, or until the last fault is over."""
         async with asyncio.TaskGroup() as faults:
             for fault in self._schedule.faults:
                 await asyncio.sleep(fault.at_s - self._world.loop.time())
@@ -71,8 +71,7 @@ class Nemesis:
 
     @property
     def calm_since(self) -> float:
-        """When the last fault ended, which may have left something behind that comes later; infinity while one is
-        under way."""
+        """When the last fault ended, whose effects may come later; infinity while one is under way."""
         return float("inf") if self._under_way else self._ended_at
 
     def _scene(self, fault: Fault) -> Scene:
@@ -86,12 +85,13 @@ class Nemesis:
         )
 
     def _start_brokers_anew(self) -> None:
-        """▲ What they have found damaged they do not look at again, until the operator who put it right says so."""
+        """▲ Brokers do not read again what they have found damaged, until the operator who repaired it restarts
+        them."""
         for name in self._brokers:
             self._world.processes[name].kill()
 
     def heal(self) -> None:
-        """End every fault that still goes on, and start whatever is down."""
+        """Ends every fault that still goes on, and starts every process that is down."""
         world = self._world
         self._strikes.heal()
         self._ended_at = world.loop.time()

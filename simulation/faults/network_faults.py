@@ -1,4 +1,4 @@
-"""What befalls connections."""
+"""Faults injected into connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.world.sim_transport import Delays
 
 
 async def cut(scene: Scene) -> None:
-    """Between any two hosts, one way or both."""
+    """Cuts any two hosts off, one way or both."""
     names = (*scene.servers, *scene.clients)
     source, target = scene.chance.choice(names), scene.chance.choice(names)
     routes = [(source, target), (target, source)][: scene.chance.choice((1, 2))]
@@ -21,7 +21,7 @@ async def cut(scene: Scene) -> None:
 
 
 async def cut_a_connection(scene: Scene) -> None:
-    """As `cut`, between hosts that talk to each other right now: also servers among themselves."""
+    """Like `cut`, between hosts that are connected right now, servers among themselves included."""
     links = scene.world.network.links()
     if links:
         link = scene.chance.choice(links)
@@ -34,8 +34,8 @@ async def cut_a_connection(scene: Scene) -> None:
 
 
 async def isolate_a_server(scene: Scene) -> None:
-    """▲ Etcd hears of it and it of etcd, so all it holds stays its own, but nobody else does; or they hear it, and it
-    does not hear them; or all but its clients do, or all but the servers."""
+    """▲ A server keeps etcd, so it keeps all it holds, but reaches nothing else; or it is heard and does not hear; or
+    only its clients, or only the servers, cannot reach it."""
     name = scene.chance.choice(scene.servers)
     others = scene.chance.choice((scene.clients, scene.servers, (*scene.servers, *scene.clients)))
     ways = scene.chance.choice(("in", "out", "both"))
@@ -48,7 +48,7 @@ async def isolate_a_server(scene: Scene) -> None:
 
 
 async def slow_host(scene: Scene) -> None:
-    """Everything it sends, is sent, or both, takes long; each connection at its own pace."""
+    """What a host sends, receives, or both, takes long; each connection at its own pace."""
     names = (*scene.servers, *scene.clients)
     name, longest_s = scene.chance.choice(names), scene.chance.choice((0.05, 0.3, 2.0))
     sent, given = [(name, other) for other in names], [(other, name) for other in names]
@@ -73,7 +73,7 @@ async def lagging_connections(scene: Scene) -> None:
 
 
 async def reset(scene: Scene) -> None:
-    """One connection, or one after another for some seconds, between the same retries."""
+    """Resets one connection, or one after another for some seconds, between the same retries."""
     for _ in range(scene.chance.choice((1, 1, 20))):
         links = scene.world.network.links()
         if links:
@@ -82,7 +82,7 @@ async def reset(scene: Scene) -> None:
 
 
 async def lose_replies(scene: Scene) -> None:
-    """▲ Requests are applied and nobody hears of it."""
+    """▲ Requests are applied and their answers are lost."""
     for _ in range(scene.chance.choice((1, 3, 15))):
         links = scene.world.network.links()
         if links:
@@ -91,9 +91,9 @@ async def lose_replies(scene: Scene) -> None:
 
 
 async def mute_a_broker(scene: Scene) -> None:
-    """▲ No client hears of what it stores, for so long that segments are sealed meanwhile: whether that holds what
-    was sent they learn from the seal alone. Or it dies before anybody has heard: what is stored, and decided long
-    since, its successor has to know of each producer (L7)."""
+    """▲ Clients get no answers from a broker for so long that segments are sealed meanwhile: only the seal tells them
+    whether what they sent is stored. Or the broker dies before any answer: its successor must know for each producer
+    what is stored and decided (L7)."""
     broker, after_s = scene.chance.choice(scene.brokers), scene.chance.choice((0.3, 1.0, 2.5))
     scene.told.append(f"{broker} for {after_s:g} s")
     for link in scene.world.network.links():

@@ -1,4 +1,4 @@
-"""What befalls processes and their hosts' clocks."""
+"""Faults injected into processes and their hosts' clocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def kill_a_server(scene: Scene) -> None:
 
 
 async def stop_a_server(scene: Scene) -> None:
-    """In order: segments and coordinator ids are handed over, also in the midst of a split."""
+    """Stops in order: segments and coordinator ids are handed over, also in the middle of a split."""
     scene.any_of(scene.servers).stop()
 
 
@@ -30,7 +30,7 @@ async def kill_a_client(scene: Scene) -> None:
 
 
 async def kill_all_of_a_kind(scene: Scene) -> None:
-    """All brokers, all coordinators, or all servers at one moment, back one by one."""
+    """Kills all brokers, all coordinators, or all servers at one moment; they come back one by one."""
     names = scene.chance.choice((scene.brokers, scene.controls, scene.servers))
     scene.told.append(" ".join(names))
     processes = [scene.world.processes[name] for name in names]
@@ -42,7 +42,8 @@ async def kill_all_of_a_kind(scene: Scene) -> None:
 
 
 async def host_failure(scene: Scene) -> None:
-    """Of a server or a client: nobody is told, and no connection refused; its disk, on another machine, stays."""
+    """A server's or client's host fails: no peer is notified, no connection refused; its disk, on another machine,
+    stays."""
     process = scene.any_of((*scene.servers, *scene.servers, *scene.clients))
     process.fail_with_host()
     await scene.for_a_while(0.05, 15.0)
@@ -50,8 +51,8 @@ async def host_failure(scene: Scene) -> None:
 
 
 async def no_brokers_for_long(scene: Scene) -> None:
-    """▲ And half of the clients gone with them: what these had open is aborted, and falls due for collection while
-    nobody owns its segments."""
+    """▲ Half of the clients go with the brokers: their open transactions are aborted, and fall due for collection while
+    their segments have no owner."""
     clients = [name for name in scene.clients if scene.chance.random() < 0.5]
     processes = [scene.world.processes[name] for name in (*scene.brokers, *clients)]
     for process in processes:
@@ -62,7 +63,7 @@ async def no_brokers_for_long(scene: Scene) -> None:
 
 
 async def power_failure(scene: Scene) -> None:
-    """Of the machine with the disk, and of every broker on it."""
+    """Power fails on the machine with the disk, and on every broker there."""
     processes = [scene.world.processes[name] for name in scene.brokers]
     for process in processes:
         process.fail_with_host()
@@ -73,7 +74,7 @@ async def power_failure(scene: Scene) -> None:
 
 
 async def pause(scene: Scene) -> None:
-    """Up to longer than a lease: when it wakes it may be a zombie."""
+    """Pauses a process for up to more than a lease: when it wakes it may be a zombie."""
     process = scene.any_of((*scene.servers, *scene.clients))
     process.pause()
     await scene.for_a_while(0.1, 16.0)
@@ -81,7 +82,7 @@ async def pause(scene: Scene) -> None:
 
 
 async def stutter(scene: Scene) -> None:
-    """▲ It is stopped again and again for a moment, each time between two steps of something else."""
+    """▲ Pauses a process again and again for a moment, each time between two steps of something else."""
     process = scene.any_of((*scene.servers, *scene.servers, *scene.clients))
     longest_s = scene.chance.choice((0.01, 0.1, 2.0))
     until = scene.world.loop.time() + scene.chance.uniform(0.5, 6.0)
@@ -93,7 +94,7 @@ async def stutter(scene: Scene) -> None:
 
 
 async def drifting_clock(scene: Scene) -> None:
-    """A wall clock that runs too fast or too slow; what it is off by stays."""
+    """A wall clock runs too fast or too slow; the deviation stays."""
     process = scene.any_of((*scene.servers, *scene.clients))
     share = scene.chance.choice((-0.5, -0.01, 0.01, 0.5, 3.0))
     scene.told.append(f"{share:+.0%}")
@@ -103,7 +104,7 @@ async def drifting_clock(scene: Scene) -> None:
 
 
 async def wall_clock(scene: Scene) -> None:
-    """An hour forth or back; nothing may be aborted, or kept, by it (D6)."""
+    """A wall clock is stepped by an hour, forth or back; this may neither abort nor keep anything (D6)."""
     process = scene.any_of((*scene.servers, *scene.clients))
     process.clock.step_ms = scene.chance.choice((-3_600_000, 3_600_000, 0))
     scene.told.append(f"by {process.clock.step_ms} ms")
@@ -113,23 +114,23 @@ async def strike_at_a_change(scene: Scene) -> None:
     armed = scene.strikes.arm(scene.chance, scene.chance.choice((1, 1, 3)))
     await scene.for_a_while(1.0, 10.0)
     scene.strikes.disarm(armed)
-    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until whoever was struck last is back
+    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until the last process struck is back
 
 
 async def strike_at_a_step(scene: Scene) -> None:
-    """At one kind of step, once or several times: of all that servers write to etcd, store, or ask for."""
+    """Strikes at one kind of step, once or several times: servers' writes to etcd, to the disk, or their requests."""
     step, hits = scene.chance.choice(STEPS), scene.chance.choice((1, 1, 3, 8))
     skip = scene.chance.choice((0, 0, 3, 40))
     scene.told.append(f"{hits} of {step} behind {skip}")
     armed = scene.strikes.arm(scene.chance, hits, (step,), skip)
     await scene.for_a_while(2.0, 12.0)
     scene.strikes.disarm(armed)
-    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until whoever was struck last is back
+    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until the last process struck is back
 
 
 async def slow_take_overs(scene: Scene) -> None:
-    """▲ Brokers hand over again and again while transactions that have written there go on; and what a new owner reads
-    from the disk, which is behind what it has read of etcd, takes long: these are decided while it loads."""
+    """▲ Brokers hand over again and again while transactions with writes there go on. A new owner's disk reads, which
+    follow its etcd reads, take long: the transactions are decided while it loads."""
     longest_s = scene.chance.choice((0.1, 0.3, 1.0))
     over = scene.world.disk(DATA).inject(DiskFaults(read_s=(longest_s / 10, longest_s)))
     for _ in range(scene.chance.choice((1, 2, 4))):
@@ -139,8 +140,8 @@ async def slow_take_overs(scene: Scene) -> None:
 
 
 async def unheard_seals(scene: Scene) -> None:
-    """▲ For a while no client hears what brokers store, and who seals a segment meanwhile dies right behind it: what
-    that holds of each producer its next owner knows from the seal alone (L7)."""
+    """▲ For a while clients get no answers about stored entries, and a broker that seals a segment meanwhile dies right
+    after: only the seal tells the next owner what the segment holds of each producer (L7)."""
     span_s = scene.chance.choice((1.0, 2.5, 5.0))
     scene.told.append(f"{span_s:g} s")
     for link in scene.world.network.links():
@@ -149,7 +150,7 @@ async def unheard_seals(scene: Scene) -> None:
     armed = scene.strikes.arm(scene.chance, 3, ("seal",), how="kill")
     await asyncio.sleep(span_s)
     scene.strikes.disarm(armed)
-    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until whoever was struck last is back
+    await scene.for_a_while(LAST_STRIKE_S, LAST_STRIKE_S)  # until the last process struck is back
 
 
 KINDS = {

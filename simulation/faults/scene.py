@@ -1,4 +1,4 @@
-"""What the coroutine of a fault is given: the world, chance of its own, and who plays which part."""
+"""What a fault's coroutine gets: the world, its own random generator, and the processes by role."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One fault at work. ▲ `chance` is the fault's own: nothing it decides may come from anywhere else, or leaving
-    out another fault would change it."""
+    """One running fault. ▲ `chance` is the fault's own: with another source of random choices, leaving out another
+    fault would change this one."""
 
     world: World
     chance: random.Random
@@ -26,7 +26,7 @@ class Scene:
     clients: tuple[str, ...]
     strikes: Strikes
     told: list[str] = field(default_factory=list)
-    """What it has drawn, in words, for whoever reads a reduced list of faults."""
+    """What it has drawn, in words, for readers of a reduced list of faults."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """`weight`: how often it is drawn, beside the others."""
+    """`weight`: how often it is drawn, relative to the others."""
 
     strike: Callable[[Scene], Awaitable[None]]
     weight: int = 1

@@ -1,5 +1,5 @@
-"""Steps of the work of servers, as they show from outside: what has just been put into etcd, or deleted there, what a
-disk has just done, which request is just being sent. Pure: names them, and says whose work each is."""
+"""Names the steps of servers as seen from outside (a put or delete in etcd, an operation of a disk, a request being
+sent), and says which process does each. Pure."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ IN_ETCD = (
     "transaction name",
 )
 ON_DISK = {"sync": "sync", "footer": "footer", "sidecar": "sidecar", "create": "new ledger", "fence": "ledger fenced"}
-"""What `SimDisk.witnesses` are told → the step"""
+"""Name that `SimDisk.witnesses` get → the step"""
 REQUESTS = {"commit": "a write is sent", "fence": "a fence is raised", "grant": "a lease is asked for"}
-"""What `StoreFaults.witnesses` are told → the step"""
+"""Name that `StoreFaults.witnesses` get → the step"""
 STEPS = (*IN_ETCD, *ON_DISK.values(), *REQUESTS.values())
 
 
 class Step(NamedTuple):
-    """`segment`, `tcid`, `leads`: whose owner's, or which elected role's, work it is; at most one of them."""
+    """`segment`, `tcid`, `leads`: the step is done by this segment's or id's owner, or by this elected role; at most
+    one is set."""
 
     name: str
     segment: str | None = None
@@ -57,7 +58,7 @@ class Step(NamedTuple):
 
 
 def step_of(event: Event) -> Step | None:
-    """None for what nobody waits for."""
+    """None for a change that is no step."""
     key = event.record.key
     for prefix, name_it in _BY_PREFIX:
         if key.startswith(prefix):

@@ -1,5 +1,6 @@
-"""▲ Where chance alone seldom hits: whoever has a part in a step dies, sleeps or loses etcd within milliseconds of it:
-between the step and the answer, or between its answer and the next one (`simulation.faults.steps` names them)."""
+"""▲ Faults at moments that random times seldom hit: a process involved in a step dies, sleeps or loses etcd within
+milliseconds of it, between the step and the answer, or between its answer and the next one (`simulation.faults.steps`
+names the steps)."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from txnstore.store import Event, EventKind
 
 DISK = "data"
 LAST_STRIKE_S = 6.0
-"""How long the longest lasts: longer than a lease."""
+"""Longest strike: longer than a lease."""
 SHARE = 0.6
-"""Of the steps that could be struck at."""
+"""Share of the steps that are struck at."""
 
 
 @dataclass(slots=True)
 class Armed:
-    """`left`: how many more of these steps are struck at; `skip`: how many go by before. `how`: what befalls whoever
-    does the step, each time and at once; without it that is drawn, and who, and when."""
+    """`left`: how many more of these steps are struck at; `skip`: how many pass before. `how`: the fault for the doer
+    of the step, each time and at once; without it, fault, process and time are drawn."""
 
     chance: random.Random
     left: int
@@ -33,7 +34,7 @@ class Armed:
 
 
 class Strikes:
-    """Watches etcd's changes, the brokers' disk and what is sent to etcd, and strikes while it is armed. `hits`: how
+    """Watches etcd's changes, the brokers' disk and the requests to etcd, and strikes while it is armed. `hits`: how
     often at which step."""
 
     def __init__(self, world: World) -> None:
@@ -117,7 +118,7 @@ class Strikes:
     # --- who is struck ---
 
     def leader(self, role: str) -> str:
-        """Who was elected last."""
+        """The process elected last."""
         return self._leaders.get(role, self._controls[0])
 
     @property
@@ -125,7 +126,7 @@ class Strikes:
         return [*self._controls, *self._brokers]
 
     def _doer(self, step: Step, chance: random.Random) -> str:
-        """Whose step it is, as far as anybody can tell from outside."""
+        """The process that does the step, as far as can be seen from outside."""
         if step.segment is not None:
             return self._owners.get(step.segment, self._brokers[0])
         if step.tcid is not None:
@@ -135,7 +136,7 @@ class Strikes:
         return chance.choice(self._controls)
 
     def _part_in(self, step: Step, doer: str, chance: random.Random) -> list[str]:
-        """Its doer most of the time; whoever leads the controllers; others that do the like; both at once."""
+        """Usually the step's doer; else the leading controller, others of the same kind, or both at once."""
         peers = self._brokers if doer in self._brokers else self._controls
         others = [name for name in peers if name != doer]
         leader = self.leader("controller")
@@ -163,7 +164,8 @@ class Strikes:
             self._world.loop.call_in_world(chance.choice((0.05, 2.0, LAST_STRIKE_S)), back)
 
     def _strike_at_links(self, kind: str, name: str, chance: random.Random) -> None:
-        """▲ What a server stores, or says of a seal, is not heard: clients learn of the layout from others first."""
+        """▲ A server's answers about stored entries or a seal are lost: clients learn of the layout from others
+        first."""
         world = self._world
         if kind == "mute":
             for link in world.network.links():

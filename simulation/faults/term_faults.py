@@ -1,4 +1,4 @@
-"""What befalls whoever leads the controllers: terms that nobody hears of, steps whose end it does not hear of."""
+"""Faults injected into the leading controller: terms that it does not see, steps whose answers it does not get."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from simulation.world.store_faults import APPLIED, Trouble
 
 
 async def term_unheard_of(scene: Scene) -> None:
-    """▲ Who leads loses etcd for longer than its lease. The one that follows gives up who does not come, and is dead
-    before the first one has etcd again, which leads once more: etcd was compacted meanwhile, so it hears of no other
-    term. Its connections to clients have stood all the while, so neither do they."""
+    """▲ The leader loses etcd for longer than its lease. Its successor gives up consumers that do not join it, and is
+    dead before the first leader has etcd again and leads once more. Etcd was compacted meanwhile, so the first leader
+    does not see the other term. Its client connections stood all the while, so clients do not see it either."""
     leader = scene.strikes.leader("controller")
     scene.told.append(leader)
     first = scene.world.processes[leader]
@@ -29,8 +29,8 @@ async def term_unheard_of(scene: Scene) -> None:
 
 
 async def steps_unheard_of(scene: Scene) -> None:
-    """▲ Of some commits that the controller sends it never hears that they were applied, and does them again: names
-    that it has deleted are used again meanwhile."""
+    """▲ Some commits of the controller are applied without an answer, and it repeats them: names that it has deleted
+    are used again meanwhile."""
     leader = scene.strikes.leader("controller")
     scene.told.append(leader)
     over = scene.world.store_faults.inject(Trouble((leader,), ("commit",), share=0.4, fates=(APPLIED,)))

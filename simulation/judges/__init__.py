@@ -1,1 +1,1 @@
-"""Judges: what must hold of histories, of records at every revision, and of processes at rest. Begin with `checker`."""
+"""Judges: check histories, records at every revision, and processes at rest. Begin with `checker`."""

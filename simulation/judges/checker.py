@@ -1,7 +1,8 @@
-"""The history checker: every anomaly of SCENARIOS, "The history checker", from what clients did and saw alone. Pure.
+"""The history checker: finds every anomaly of SCENARIOS, "The history checker", from clients' actions and observations
+alone. Pure.
 
-The rules are Jepsen's for transactional logs (its Kafka workload), extended by acks, snapshots, outcomes, by what
-is due after an abort, and by what single calls have promised.
+The rules are Jepsen's for transactional logs (its Kafka workload), extended by acks, snapshots, outcomes, redelivery
+after an abort, and the promises of single calls.
 """
 
 from __future__ import annotations
@@ -50,6 +51,6 @@ RULES: dict[str, Callable[[Facts], Iterator[Anomaly]]] = {
 
 
 def check(history: History) -> list[Anomaly]:
-    """Every anomaly of `history`, in the order of SCENARIOS' table. An empty list: nothing is wrong with it."""
+    """Every anomaly of `history`, in the order of SCENARIOS' table. An empty list: the history is right."""
     facts = gather(history)
     return [anomaly for rule in RULES.values() for anomaly in rule(facts)]

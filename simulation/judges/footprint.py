@@ -1,8 +1,7 @@
-"""What a process holds in memory: how long each of its collections is, and how large its numbers are, by the class and
-attribute that has them.
+"""Measures what a process holds in memory: the sizes of its collections and numbers, by class and attribute.
 
-Nothing is asked of production code: the objects that hang on a server or client are walked from outside, those of our
-own packages alone. What only a running coroutine holds is not seen.
+Production code does not help: this walks the objects of a server or client from outside, only those of our own
+packages. Objects held only by a running coroutine are not seen.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Container, Iterator, Sized
 
 PACKAGES = ("txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "txnctl", "txnwire")
 OUTSIDE = ("txnstore.memory.memory_etcd", "txnstore.memory.mvcc")
-"""What stands for another process."""
+"""Classes that stand for another process."""
 _CONTAINERS = (dict, list, deque, set, frozenset, tuple, OrderedDict, defaultdict)
 
 
@@ -26,7 +25,7 @@ def collections_of(root: object) -> dict[str, int]:
 
 
 def numbers_of(root: object, wanted: Container[str]) -> dict[str, int]:
-    """`Class.attribute` → the largest number that such an attribute of what can be reached from `root` has."""
+    """`Class.attribute` → the largest such number among the objects that can be reached from `root`."""
     found: dict[str, int] = {}
     for _, one in _walk(root):
         for name in () if isinstance(one, _CONTAINERS) else _attributes(type(one), one):
@@ -56,7 +55,7 @@ def _is_followed(one: object) -> bool:
 
 
 def _parts(label: str, one: object) -> Iterator[tuple[str, object]]:
-    """What hangs on it, with the label of what that is. Of sets nothing is followed: they hold plain values."""
+    """The objects it refers to, with their labels. Sets are not followed: they hold plain values."""
     if isinstance(one, dict):
         yield from ((label, part) for part in one)
         yield from ((label, part) for part in one.values())

@@ -1,4 +1,5 @@
-"""What clients did and saw, as the checker judges it (SCENARIOS, "The history checker"); JSON lines on disk.
+"""The history of clients' actions and observations for the checker (SCENARIOS, "The history checker"); JSON lines on
+disk.
 
 A history is written by a simulated workload or by a test that kills real processes. One line per operation; the last
 line may be `{"drained": …}`. Times are seconds on one clock. A *key* is one topic, one segment family or one message
@@ -16,13 +17,13 @@ import msgspec
 from txnwire.errors import DataCorrupt
 
 Outcome = Literal["ok", "failed", "unknown"]
-"""ok: it happened. failed: it definitely did not. unknown: nobody was told."""
+"""ok: it happened. failed: it definitely did not. unknown: the caller got no outcome."""
 
 Report = Literal["committed", "aborted"]
 
 Place = tuple[int, ...]
-"""Where a value stands in its key's log: compares as the log is ordered. The first number is the segment, e.g.
-(segment, ledger, entry, index): over splits and merges a key goes from one to the next, each with a higher number."""
+"""A value's place in its key's log; places compare in log order. The first number is the segment, e.g. (segment,
+ledger, entry, index): over splits and merges a key moves to segments with higher numbers."""
 
 
 class ReadObservation(msgspec.Struct, frozen=True, array_like=True):
@@ -31,7 +32,7 @@ class ReadObservation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`place` is None where the client was not told it."""
+    """`place` is None if the client did not learn it."""
 
     key: str
     value: str
@@ -41,9 +42,9 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Poll(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One answer of a READ_COMMITTED consumer or reader; polls that failed are not recorded.
 
-    at: when it was answered. assignment: a number that changes whenever this process' positions were set anew (a new
+    at: when it was answered. assignment: a number that changes whenever this process' positions are reset (a new
     assignment, a rewind after an abort, a seek). assigned_at: when that happened. subscription: None for a reader.
-    snapshot: names the snapshot this is a part of; all polls of one together are one reading of it.
+    snapshot: the snapshot read; all polls with the same one are one reading of it.
     """
 
     reads: dict[str, list[ReadObservation]]
@@ -61,14 +62,14 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Ended = Literal["", "returned", "raised", "cut"]
-"""How a call ended: with success, by an error of its own, or because its caller has cancelled it; "" while it goes on,
-and for ever where its process was killed."""
+"""How a call ended: with success, by its own error, or cancelled by its caller; "" while it goes on, and for ever if
+its process was killed."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One call and what it had promised. `what`: "accept" of a message that nobody has waited for yet, "flush" and
-    "close" of the producer that accepted it; anything else, as "send", is a call in a transaction. `values`: what it is
-    to send or to ack."""
+    """One call and its promise. `what`: "accept" of a message that is not awaited yet, "flush" and "close" of the
+    producer that accepted it; anything else, such as "send", is a call in a transaction. `values`: what it sends or
+    acks."""
 
     what: str
     values: list[str] = []
@@ -76,12 +77,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One transaction, or one plain poll or send. `reports`: every outcome that any call or listing told of it.
-    `acks` are those made in this transaction. `told`: when its process had been told that it failed, and its consumers
-    had gone back, None where that is not known. `shared`: it is one writer's part of this transaction of several
-    writers, whose parts happen together, but for those that the commit does not list: these have failed. `left`: its
-    process left it open and went on, so that nothing tells when it was aborted. `calls`: those whose promise is judged,
-    in the order in which they were made."""
+    """One transaction, or one plain poll or send. `reports`: every outcome that a call or listing reported for it.
+    `acks` are those made in this transaction. `told`: when its process knew of its failure and its consumers had gone
+    back, None if unknown. `shared`: one writer's part of a transaction of several writers; the parts happen together,
+    except those that the commit does not list, which have failed. `left`: its process left it open and went on, so the
+    time of its abort is unknown. `calls`: those whose promise is judged, in call order."""
 
     process: str
     invoked: float
@@ -99,8 +99,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """`operations` of one process stand in the order in which it did them. `drained`: at the end everything healed and
-    was read to the highest known position, so that whatever is missing now is lost."""
+    """`operations` of one process are in the order in which it did them. `drained`: at the end everything healed and
+    was read to the highest known position, so a value missing now is lost."""
 
     operations: list[Operation]
     drained: bool = False

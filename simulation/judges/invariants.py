@@ -1,14 +1,13 @@
-"""What must hold at every moment of a run, whatever befalls it: looked at while it runs (DESIGN §13).
+"""Checks during a run what must hold at every moment, under all faults (DESIGN §13).
 
-- The records: what `txnctl check` calls broken never is, at any revision. A picture is taken at every
-  `EVERY_REVISIONS`th one and at moments drawn from the seed. Rules that ask for the time are judged below instead, for
-  wall clocks are stepped here.
-- Deadlines: no transaction is open for more than `SWEPT_S` past its deadline. Excused is the time in which no
-  coordinator could work: until `AFTERMATH_S` behind the end of the last fault, and behind the last change of the owner
-  of its TCID. A coordinator that took it over gives it its grace, and counts the deadline anew where wall clocks
-  differ, never for longer than the transaction was given. Where nobody stamped the cluster's clock for so long that it
-  was set forth, what was open has that time back, but never more than there was no stamp.
-- Clean-up: no op record is there for more than `CLEANED_S` after its transaction's decision, with the same excuse, and
+- The records: `txnctl check` finds nothing at any revision. A picture is taken at every `EVERY_REVISIONS`th one and
+  at moments drawn from the seed. Rules about time are judged below instead, because wall clocks are stepped here.
+- Deadlines: no transaction is open for more than `SWEPT_S` past its deadline. Time in which no coordinator could
+  work does not count: until `AFTERMATH_S` after the end of the last fault, and after the last change of the owner of
+  its TCID. A new coordinator gives it its grace, and counts the deadline anew if wall clocks differ, never for longer
+  than the transaction's own timeout. If the cluster's clock was set forward after a time without stamps, an open
+  transaction gets that time back, but at most the time without stamps.
+- Clean-up: no op record exists for more than `CLEANED_S` after its transaction's decision, with the same excuse, and
   until its segment's owner has had it for as long.
 """
 
@@ -28,22 +27,22 @@ from txnstore.store import Event, EventKind
 from txnwire.ids import TxnId
 
 EVERY_REVISIONS = 401
-"""No divisor of anything that comes in rounds."""
+"""Divides no period of rounds."""
 AT_RANDOM = 1 / 600
 AFTERMATH_S = 9.0
-"""▲ Behind a fault: `store_faults` lets writes land 7.5 s late, and a lease of 4 s runs out first."""
+"""▲ Time after a fault: `store_faults` lets writes land 7.5 s late, and a lease of 4 s runs out first."""
 SWEPT_S = 4.0
 GRACE_S = 5.0
-"""Of clients, as `simulation.world.servers` sets it."""
+"""Grace of clients, as `simulation.world.servers` sets it."""
 CLEANED_S = 5.0
 MOST_FINDINGS = 30
 NO_TIME = 0
-"""As now: nothing is late by it."""
+"""Counts as now: nothing is late by it."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """`due`: its deadline, in virtual time, by which its coordinator counts it."""
+    """`due`: its deadline, in virtual time, as its coordinator counts it."""
 
     due: float
     lasts_s: float
@@ -53,7 +52,7 @@ Name = TypeVar("Name", int, str)
 
 
 class Invariants:
-    """Show it every change and, now and then, the time. `findings`: each only once."""
+    """Call it with every change and, now and then, the time. `findings`: each only once."""
 
     def __init__(
         self, etcd: MemoryEtcd, seed: int, *, calm_since: Callable[[], float], clocks_differ: Callable[[], bool]
@@ -63,10 +62,10 @@ class Invariants:
         self._calm_since = calm_since
         self._clocks_differ = clocks_differ
         self._found: dict[str, str] = {}
-        """What is wrong → when that was seen first"""
+        """Finding → when it was seen first"""
         self._open: dict[TxnId, _Open] = {}
         self._ops: dict[TxnId, dict[tuple[str, str | None], int]] = {}
-        """Transaction → (segment, subscription) → how many op records are there"""
+        """Transaction → (segment, subscription) → number of op records"""
         self._decided: dict[TxnId, float] = {}
         self._coordinated: dict[int, float] = {}
         """TCID → since when it has had its owner"""
@@ -74,7 +73,7 @@ class Invariants:
         self._stamped = 0.0
         self._leaps: tuple[tuple[int, int], ...] = ()
         self._given_back: list[tuple[float, float]] = []
-        """When the cluster's clock was set forth, and by how many seconds at most"""
+        """When the cluster's clock was set forward, and by how many seconds at most"""
         self._next_revision = EVERY_REVISIONS
         self.pictures = 0
 
@@ -149,9 +148,9 @@ class Invariants:
                 continue
             opened = txn.due - txn.lasts_s
             back_s = sum(by_s for set_forth, by_s in self._given_back if opened < set_forth)
-            due = max(txn.due + back_s, calm, since + GRACE_S)  # ▲ who takes it over never gives it less than the grace
+            due = max(txn.due + back_s, calm, since + GRACE_S)  # ▲ a new owner never gives it less than the grace
             if self._clocks_differ() and since > opened:
-                due += txn.lasts_s  # ▲ whoever took it over may have counted all of it from then on
+                due += txn.lasts_s  # ▲ a new owner may have counted all of it from then on
             if at > due + SWEPT_S:
                 self._broken(at, f"{txn_id} is open past its deadline at {txn.due:.1f}")
         for txn_id, ops in self._ops.items():

@@ -1,4 +1,4 @@
-"""What must hold of transaction keys at every revision of a store, read from its changes. Pure. Source: DESIGN §9."""
+"""Checks transaction keys at every revision of a store, from its changes. Pure. Source: DESIGN §9."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from txnstore.writes.key_transitions import UNUSED, KeyState, read_key
 
 
 class KeyJudge:
-    """Show it all changes of a store, revision by revision; `findings` says what is broken, and since when."""
+    """Call it with all changes of a store, revision by revision; `findings` says what is broken, and since when."""
 
     def __init__(self) -> None:
         self.findings: list[str] = []
         self.commits: dict[bytes, list[int]] = {}
-        """By the key's record: the epochs of its committed transactions, in the order of their commits."""
+        """By the key's record: the epochs of its committed transactions, in commit order."""
         self._keys: dict[bytes, KeyState] = {}
         self._headers: dict[bytes, Header] = {}
         self._attempts: dict[tuple[bytes, str], int] = {}
-        """Which epoch an attempt to connect has taken."""
+        """The epoch that each attempt to connect has taken."""
 
     def saw(self, events: Sequence[Event]) -> None:
         """Everything that changed at one revision."""
@@ -84,7 +84,7 @@ class KeyJudge:
 
 
 def judge(changes: Iterable[Sequence[Event]]) -> KeyJudge:
-    """Of a whole history, from the first revision on."""
+    """Judges a whole history, from the first revision on."""
     found = KeyJudge()
     for events in changes:
         found.saw(events)

@@ -1,8 +1,8 @@
-"""What is left of processes that were closed, in memory and of what they held outside: one judge for the simulation and
-for tests of servers and clients.
+"""Finds what closed processes leave in memory and outside: one judge for the simulation and for tests of servers and
+clients.
 
-`rest` says what a cluster may hold that goes on. Here everything has ended in order: no task of ours runs, no budget is
-taken, no file of a ledger is open, nobody is a member, and no lease stands but what is meant to go by itself.
+`rest` says what a running cluster may hold. Here everything has ended in order: no task of ours runs, no budget is
+taken, no ledger file is open, there are no members, and no leases but those meant to expire.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ EMPTY: Final = (
     "FileLedgerStore._jobs",
     "FileLedgerStore._ended",
 )
-"""Members, producers, connections and files that are open."""
+"""Members, producers, connections and open files."""
 
 
 def left_in(closed: object) -> Iterator[str]:
-    """Of a server, client, role or store, all of which was closed in order."""
+    """What is left in a server, client, role or store that was closed in order."""
     lengths = collections_of(closed)
     sizes = numbers_of(closed, BUDGETS) | {what: lengths.get(what, 0) for what in EMPTY}
     for what, size in sizes.items():
@@ -59,7 +59,7 @@ def left_in(closed: object) -> Iterator[str]:
 
 
 def tasks_left(tasks: Iterable[asyncio.Task[Any]]) -> Iterator[str]:
-    """Those that run code of ours and have not ended."""
+    """Tasks that run code of ours and have not ended."""
     for task in tasks:
         code = getattr(task.get_coro(), "cr_code", None)
         if task.done() or code is None:
@@ -70,7 +70,7 @@ def tasks_left(tasks: Iterable[asyncio.Task[Any]]) -> Iterator[str]:
 
 
 def files_left() -> Iterator[str]:
-    """Files of ledgers that this process has open."""
+    """Ledger files that this process has open."""
     for number in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink(f"/proc/self/fd/{number}")
@@ -81,8 +81,7 @@ def files_left() -> Iterator[str]:
 
 
 def leases_left(etcd: MemoryEtcd) -> Iterator[str]:
-    """▲ Those of sending fences go by themselves, an hour behind the last sending: see
-    `txnstore.access.sending_fence`."""
+    """▲ Leases of sending fences expire an hour after the last sending: see `txnstore.access.sending_fence`."""
     held: dict[int, list[str]] = {}
     for record in etcd.mvcc.range(b"\0", b"\xff")[0]:
         if record.lease and not record.key.startswith(keys.SENDER):

@@ -1,8 +1,8 @@
-"""Transactions that their callers have let go of: a `begin` that was cancelled, a block of `client.transaction()` that
-was left by an exception or cancelled at its commit. None of them may stay open until its deadline (C5).
+"""Judges transactions that their callers have let go: a cancelled `begin`, a block of `client.transaction()` left by an
+exception or cancelled at its commit. None may stay open until its deadline (C5).
 
-Whoever has cancelled a `begin` does not know its transaction, so each gets a lifetime of its own, by which its header
-is told from all others.
+The caller of a cancelled `begin` does not know its transaction. So each gets a unique lifetime, which identifies its
+header.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from txnwire.ids import TxnId
 
 SHORTEST_MS = 12_001
 LIFETIMES = 1_900
-"""Then they come again."""
+"""Lifetimes after which they repeat."""
 ENDED_S = 6.0
-"""Within this time of being let go, where nothing is in its way: about half of a lifetime."""
+"""Longest time from the release to the end without obstacles: about half of a lifetime."""
 
 
 @dataclass(slots=True)
 class Lifetimes:
-    """What callers know. `let_go`: lifetime in ms → when its transaction was let go of."""
+    """The callers' knowledge. `let_go`: lifetime in ms → when its transaction was let go."""
 
     let_go: dict[int, float] = field(default_factory=dict)
     _given: int = 0
 
     def next_s(self) -> float:
-        """One that no open transaction has."""
+        """A lifetime that no open transaction has."""
         lifetime_ms = SHORTEST_MS + self._given % LIFETIMES
         self._given += 1
         self.let_go.pop(lifetime_ms, None)
@@ -43,8 +43,8 @@ class Lifetimes:
 
 
 class LetGoJudge:
-    """Show it every change and, now and then, the time. `findings`: one for each transaction. `calm_since`: when the
-    last fault has ended. `ended`: how many of those that were let go were open and have ended."""
+    """Call it with every change and, now and then, the time. `findings`: one per transaction. `calm_since`: when the
+    last fault ended. `ended`: how many of the released ones were open and have ended."""
 
     def __init__(self, lifetimes: Lifetimes, calm_since: Callable[[], float]) -> None:
         self._lifetimes = lifetimes

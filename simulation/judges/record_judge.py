@@ -1,8 +1,8 @@
-"""What must hold of headers, ids, op records and names at every revision of a store, read from its changes. Pure.
+"""Checks headers, ids, op records and names at every revision of a store, from its changes. Pure.
 
-Where a rule of DESIGN §4 and §5 is broken, a reader seldom sees it: most often nothing comes of it but a record that
-should not be there, for a while. So every change is held against what the rules say of it, and against who made it
-where that is known. Transaction keys have a judge of their own (`simulation.judges.key_judge`).
+Readers seldom see a broken rule of DESIGN §4 or §5: mostly a record exists for a while that should not. So every change
+is compared with the rules, and with its author if known. Transaction keys have a judge of their own
+(`simulation.judges.key_judge`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from txnstore.store import CommitVerdict, Event
 from txnwire.ids import TxnId
 
 SWEPT = (REASON_TIMEOUT, REASON_SESSION, REASON_UNANSWERED)
-"""Aborts that nobody asked for: the business of who owns the coordinator id."""
+"""Reasons of aborts that no client asked for: only the owner of the coordinator id makes them."""
 MOST_FINDINGS = 30
 
 
 class RecordJudge:
-    """Show it all changes of a store, revision by revision, and before each the request that made it, if there was
-    one."""
+    """Call it with all changes of a store, revision by revision, and before each with the request that made it, if
+    there was one."""
 
     def __init__(self) -> None:
         self.findings: list[str] = []
@@ -41,7 +41,7 @@ class RecordJudge:
         self._made: tuple[int, str] = (0, "")
 
     def met(self, arrival: Arrival) -> None:
-        """No write of ours may be refused for its size, or its form: it would be refused for good."""
+        """No write of ours may be refused for its size or form: it would be refused for ever."""
         if isinstance(arrival.outcome, Refused) and arrival.outcome.reason is Reason.MALFORMED:
             self.findings.append(f"a {arrival.request} of {arrival.client} is refused: {arrival.outcome}")
         if arrival.request == "commit" and isinstance(arrival.outcome, list):
@@ -123,8 +123,8 @@ class RecordJudge:
             was = "absent" if before is None else before.header.state
             yield f"{txn_id}, which was {was}, is put as {header.state} (version {after.version})"
         owner = now.tcs.get(txn_id.tcid)
-        # Who ended it young, and was succeeded before that arrived, knew of no deadline key: the sweep finds it. Also
-        # where its successor is itself, once again: then the transaction is from before.
+        # The owner that ended it may have lost its id before its early abort arrived, and know no deadline key: the
+        # sweep finds it. Also if it succeeded itself: then the transaction is from before.
         ours = author is None or (owner is not None and author == owner.id and txn_id.counter >= owner.first_id)
         if (deadline := now.deadlines.get(txn_id)) is not None and ours:
             yield f"{txn_id} is {header.state} and keeps its deadline key of {deadline}"
@@ -165,13 +165,13 @@ class RecordJudge:
         now.used[key] = None
 
     def _participant(self, participant: OpHolder) -> Iterable[str]:
-        """An index key stands exactly while there are ops."""
+        """An index key exists exactly while there are ops."""
         ops, indexed = self._now.ops.get(participant), participant in self._now.indexed
         if bool(ops) != indexed:
             yield f"{participant} has {len(ops or ())} ops and {'an' if indexed else 'no'} index key"
 
     def _cleared(self, participant: OpHolder) -> Iterable[str]:
-        """The last op of a participant went."""
+        """The last op of a participant is gone."""
         now = self._now
         header = now.headers.get(keys.txn(participant.txn_id))
         if header is None or participant.segment in now.owners or now.is_going(participant.segment):
@@ -222,7 +222,7 @@ class RecordJudge:
             yield f"the name {name!r} goes from {before.txn_id}, which is {state}, to {after.txn_id}"
 
     def _forgotten(self, name: str, before: TxnName) -> Iterable[str]:
-        """How long it was to be kept is told by wall clocks, which are stepped here; what it keeps for ever is not."""
+        """Wall clocks, which are stepped here, decide how long a name is kept; what it keeps for ever is judged."""
         if before.outcome is None:
             yield f"the name {name!r} is forgotten, and {before.txn_id} is not collected"
         if before.outcome == COMMITTED and before.keep_newest:

@@ -1,4 +1,4 @@
-"""Why a conditional write was refused, told from the compares that failed and from what it would have put."""
+"""Names the reason why a conditional write was refused, from the failed compares and the intended puts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BY_KEYS: Final = (
     (keys.TC, keys.TC, "coordinator id taken by another one first"),
     (keys.TXN_KEY, keys.TXN_KEY, "connect with a key lost to another one"),
 )  # fmt: skip
-"""(what it would have put, what had changed, the branch)"""
+"""(intended put, what had changed, the branch)"""
 
 REFUSALS: Final = (
     *(branch for _, _, branch in _BY_KEYS),
@@ -51,7 +51,7 @@ REFUSALS: Final = (
 
 
 def refusal(commit: Commit, failing: Sequence[Compare], look: Look) -> str | None:
-    """The branch it stands for, None where it is none of them. `failing`: its compares that do not hold."""
+    """The branch it stands for, or None. `failing`: its compares that do not hold."""
     for put in commit.puts:
         if put.key.startswith(keys.TXN):
             return _header_refused(decode(Header, put.value, key=put.key), put.key, failing, look)
@@ -64,7 +64,7 @@ def refusal(commit: Commit, failing: Sequence[Compare], look: Look) -> str | Non
 
 
 def _on(failing: Sequence[Compare], prefix: bytes) -> bool:
-    """▲ A topic that is created once more is nothing rare: every client does."""
+    """▲ A repeated create of a topic is not rare: every client does that."""
     creates = prefix == keys.TOPIC
     return any(compare.key.startswith(prefix) and (compare.value or not creates) for compare in failing)
 

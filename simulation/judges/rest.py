@@ -1,5 +1,5 @@
-"""What a cluster holds: at work no more than there is to do; at rest, after everything is drained and clients have
-gone, nothing of any transaction, in no server's memory and in no record of etcd but those that are kept on purpose."""
+"""Bounds what a cluster holds: at work, no more than its work needs. At rest, after everything is drained and clients
+have gone, nothing of any transaction, neither in a server's memory nor in etcd, except what is kept on purpose."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from txnstore import keys
 from txnstore.memory.mvcc import Mvcc
 
 REST_S = 9.0
-"""Until even what the drain itself has done is collected: the retention of headers, and a sweep."""
+"""Until even the drain's own work is collected: the retention of headers, and a sweep."""
 FOLLOWING_LOAD = ("layout changes", "segments without an owner", "pruning")
-"""Segments follow their load at any time."""
+"""Kinds of work that may begin at any time, as segments follow their load."""
 STALE_DEADLINE_S = 130
-"""Past its time a deadline key may stand so long: `STALE_AFTER_S`, a round of housekeeping, and room for both."""
+"""Longest time that a deadline key stays past its time: `STALE_AFTER_S`, a round of housekeeping, and room for both."""
 OPEN_END = {
     "TailCache._entries": 20_000,
     "TailCache._order": 20_000,
@@ -30,20 +30,20 @@ OPEN_END = {
     "_Lane.entries": 5_000,
     "Consumer.read_ahead": 5_000,
 }
-"""Collections that keep something on purpose, up to a bound of their own: data that was aborted, caches, rings, and
-what one read has brought, which is bounded in bytes."""
+"""Collections that keep something on purpose, up to their own bound: aborted data, caches, rings, and the result of one
+read, which is bounded in bytes."""
 LAZY = {"AckHolds._lowest": 64}
-"""Heaps whose stale items go once they are more than the others and so many."""
+"""Heaps that drop stale items once these outnumber the others and reach a minimum."""
 PER_SEGMENT = 6
 BESIDE = 48
-"""What any other may hold: so much, and so much more for each segment of the cluster. Transactions are hundreds."""
+"""Bound of any other collection: a base, and more for each segment of the cluster. Transactions are hundreds."""
 AT_WORK = 100
 PER_RECORD = 1
-"""More while there is work: requests on their way, and for each header and op record that etcd holds."""
+"""Extra bound during work: requests under way, and each header and op record in etcd."""
 
 
 def too_long(name: str, server: object, when: str, most: int) -> Iterator[str]:
-    """Collections with more than so many, of those without a bound of their own."""
+    """Collections with more than so many, except those with their own bound."""
     for what, length in collections_of(server).items():
         allowed = LAZY[what] + 2 * most if what in LAZY else OPEN_END.get(what, most)
         if length > allowed:
@@ -51,13 +51,13 @@ def too_long(name: str, server: object, when: str, most: int) -> Iterator[str]:
 
 
 def held_at_work(name: str, server: Server, mvcc: Mvcc) -> Iterator[str]:
-    """Memory is bounded by what is to be done: transactions that are not collected yet, their operations, segments."""
+    """Memory is bounded by the work: uncollected transactions, their operations, segments."""
     segments, headers, ops = (mvcc.count(one, keys.prefix_end(one)) for one in (keys.LEDGER, keys.TXN, keys.TXN_OP))
     yield from too_long(name, server, "at work", AT_WORK + PER_SEGMENT * segments + PER_RECORD * (headers + ops))
 
 
 def held_in_memory(name: str, server: Server, segments: int) -> Iterator[str]:
-    """What is too much at rest, in words. `segments`: of the whole cluster."""
+    """What exceeds the bounds at rest, in words. `segments`: of the whole cluster."""
     yield from too_long(name, server, "at rest", BESIDE + PER_SEGMENT * segments)
     for what, count in under_way(server.statistics()).items():
         if count:
@@ -76,7 +76,7 @@ def open_beyond_owned(name: str, server: Server, ledgers: int) -> Iterator[str]:
 
 
 def under_way(told: ServerStatistics) -> Mapping[str, int]:
-    """What statistics tell of work that is not done."""
+    """Unfinished work according to statistics."""
     left = {"commits queued": told.store.commits.queued, "commits in flight": told.store.commits.in_flight}
     if (coordinator := told.coordinator) is not None:
         left |= {
@@ -112,7 +112,7 @@ def under_way(told: ServerStatistics) -> Mapping[str, int]:
 
 
 def left_in_store(mvcc: Mvcc, wall_ms: int) -> Iterator[str]:
-    """Records that nobody will ever ask for again. A deadline key may be left by an end that was sent before it was
+    """Records that will never be used again. A deadline key may be left by an end that was sent before the key was
     written and landed afterwards: the sweep drops it some time past the deadline."""
     picture = picture_of(mvcc.revision, lambda start, end: mvcc.range(start, end)[0])
     for what, left in work_left(picture).items():

@@ -1,4 +1,4 @@
-"""How long each kind of work takes to come to its end once everything has healed and clients have stopped."""
+"""Measures how long each kind of work goes on after everything has healed and clients have stopped."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ LIMITS_S: Mapping[str, float] = {
     "draining: dead letters": 45.0,
     "draining: stream from cut to cut": 45.0,
 }
-"""Kind of work → how long after clients have stopped the last of it may be seen. A transaction may be open for 15 s, is
+"""Kind of work → how long after the clients' stop the last of it may be seen. A transaction may be open for 15 s, is
 swept within 1.5 s, and its header is kept for another 5 s; a lease has 4 s."""
 
 
 class Settling:
-    """Shown a picture now and then; `took_s`: how long each kind of work was left, in seconds after clients stopped
-    or, of what began later, after it was first seen: segments go on following their load."""
+    """Call it with a picture now and then. `took_s`: how long each kind of work lasted, in seconds after the clients'
+    stop, or after its first sight if later: segments go on following their load."""
 
     def __init__(self) -> None:
         self.took_s: dict[str, float] = dict.fromkeys(LIMITS_S, 0.0)
         self._first_s: dict[tuple[str, Hashable], float] = {}
 
     def look(self, after_s: float, picture: Picture) -> None:
-        begun_s = after_s if self._first_s else 0.0  # what the first picture shows was there before
+        begun_s = after_s if self._first_s else 0.0  # the work in the first picture was there before
         for what, left in work_left(picture).items():
             for item in left:
                 first_s = self._first_s.setdefault((what, item), begun_s)
@@ -57,7 +57,7 @@ class Settling:
 
 
 def work_left(picture: Picture) -> Mapping[str, Sequence[Hashable]]:
-    """Kind of work → what of it is left."""
+    """Kind of work → what of it remains."""
     headers, topics = picture.headers, picture.topics.values()
     alive = [topology for topology in topics if not topology.record.deleting_ms]
     active = [topology.paths[one.id] for topology in alive for one in topology.segments.values() if one.state == ACTIVE]

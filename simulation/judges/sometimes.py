@@ -1,8 +1,8 @@
 """Rare branches, each of which some run must reach: a green run is green about something (DESIGN §13).
 
-One table names them. They are told from outside, by what etcd met and changed, by what servers log, by what clients met
-and by what disks did: production code knows nothing of it. `Report.reached` has every name, with 0 for those that a run
-did not reach.
+One table names them. They are detected from outside: from etcd's requests and changes, servers' logs, clients' errors
+and disks' operations. Production code has no part in it. `Report.reached` has every name, with 0 for branches that a
+run did not reach.
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ DISK = {
     "failed": "sync failed and killed its ledger",
     "torn": "power failed under unsynced data",
 }
-"""What befell files → the branch."""
+"""Event of a file → the branch."""
 
 AGAIN = "name used again while its deletion went on, of whose last step nobody had heard"
 UNHEARD_S = 1.5
-"""So long at most nobody hears that a request whose answer was lost has been applied."""
+"""Longest time until a client repeats a request that was applied with its answer lost."""
 
 BRANCHES: tuple[str, ...] = (
     *ARRIVALS, *REFUSALS, *CHANGES, *LOGGED.values(), *MET.values(), *DISK.values(),
@@ -124,7 +124,7 @@ BRANCHES: tuple[str, ...] = (
     "controller again behind the term of another one, with a consumer connected all along",
     AGAIN,
 )  # fmt: skip
-"""What `Sometimes` counts. Those of layouts are `layout_work.RARE`, told by their judge."""
+"""What `Sometimes` counts. The branches of layouts are in `layout_work.RARE`, counted by their judge."""
 
 _REASONS = {
     "timeout": "aborted at its deadline",
@@ -136,7 +136,7 @@ _REASONS = {
 
 @dataclass(slots=True)
 class _Txn:
-    """What is known of an undecided transaction. `answered_at`: when its last op is told to have landed."""
+    """What is known of an undecided transaction. `answered_at`: when the answer to its last op arrives."""
 
     segments: dict[str, None] = field(default_factory=dict)
     subscriptions: dict[str, None] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class _Txn:
 
 
 class Sometimes:
-    """Show it everything; `counts` has all of `BRANCHES`."""
+    """Call it with everything; `counts` has all of `BRANCHES`."""
 
     def __init__(self, etcd: MemoryEtcd, now: float = 0.0) -> None:
         self.counts: dict[str, int] = dict.fromkeys(BRANCHES, 0)
@@ -155,7 +155,7 @@ class Sometimes:
         self._names: dict[bytes, str] = {}
         self._ledgers: dict[str, LedgerRecord] = {}
         self._gone_unheard: dict[bytes, float] = {}
-        """Records of topics and subscriptions that were deleted by a request whose answer was lost → when"""
+        """Records of topics and subscriptions deleted by a request whose answer was lost → when"""
         self._put_ops: dict[tuple[str, str, int], None] = {}
         """(segment, producer, sequence id) of every write op that was put"""
 
@@ -176,7 +176,7 @@ class Sometimes:
             self.counts[branch] += what[one]
 
     def entries_stand(self, stored: Iterable[tuple[str, str, int]]) -> None:
-        """At the end: (segment, producer, sequence id) of every entry that stands in a ledger."""
+        """At the end: (segment, producer, sequence id) of every entry in a ledger."""
         there = dict.fromkeys(stored)
         whole = {path: None for path, record in self._ledgers.items() if record.trimmed_below is None}
         missing = sum(1 for op in self._put_ops if op[0] in whole and op not in there)
@@ -185,7 +185,7 @@ class Sometimes:
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def met(self, at: float, arrival: Arrival) -> None:
-        """▲ Before the next request: what a refused one was compared with is looked up now."""
+        """▲ Called before the next request: the values that a refused request was compared with are looked up now."""
         outcome = arrival.outcome
         if arrival.lost:
             self.reached("request to etcd lost")

@@ -1,5 +1,5 @@
-"""The terms of the controllers, as they show from outside: whether one led again through another one's term with its
-connections to a client standing all along."""
+"""Detects from outside whether a controller led again after another one's term, while its connections to a client stood
+all along."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from txnstore.store import Event, EventKind
 
 
 class Terms:
-    """Show it every change. `behind_another`: how often one was elected again, in the same life, behind another one,
-    while a connection of `client` to it stood."""
+    """Call it with every change. `behind_another`: how often a controller was elected again, in the same life, after
+    another one, while a connection of `client` to it stood."""
 
     def __init__(self, world: World, client: str) -> None:
         self._world = world
         self._client = client
         self._leader: tuple[str, int] | None = None
         self._before: tuple[str, int] | None = None
-        """Who led before, of the same."""
+        """The leader before, with the same connections."""
         self._stood: list[int] = []
-        """Connections of the client to that one, as its term was over."""
+        """The client's connections to that leader as its term ended."""
         self.behind_another = 0
 
     def saw(self, events: Sequence[Event]) -> None:

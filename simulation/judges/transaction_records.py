@@ -45,7 +45,7 @@ class TcOwner(NamedTuple):
 
 
 class OpHolder(NamedTuple):
-    """Who has ops of a transaction: the writes of a segment, or the acks of one of its subscriptions."""
+    """The holder of a transaction's ops: the writes of a segment, or the acks of one of its subscriptions."""
 
     txn_id: TxnId
     segment: str
@@ -58,7 +58,7 @@ class OpHolder(NamedTuple):
 
 @dataclass(slots=True)
 class RevisionChange:
-    """What one revision has changed: mostly what was there before, by key."""
+    """Changes of one revision: mostly the former records, by key."""
 
     headers: dict[bytes, KeptHeader | None] = field(default_factory=dict)
     seqs: dict[int, TxnSeq | None] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class RevisionChange:
     ops: list[bytes] = field(default_factory=list)
     """Put ones."""
     participants: dict[OpHolder, None] = field(default_factory=dict)
-    """Those whose ops or index key have changed."""
+    """Holders whose ops or index key have changed."""
     cleared: dict[OpHolder, None] = field(default_factory=dict)
     deadlines: list[bytes] = field(default_factory=list)
     """Put ones."""
@@ -79,9 +79,9 @@ class Records:
     def __init__(self) -> None:
         self.headers: dict[bytes, KeptHeader] = {}
         self.given_out: dict[TxnId, None] = {}
-        """Every id there ever was a header of."""
+        """Every id that ever had a header."""
         self.used: dict[bytes, None] = {}
-        """Every op key there ever was."""
+        """Every op key that ever existed."""
         self.ops: dict[OpHolder, dict[bytes, None]] = {}
         self.ops_of: dict[TxnId, dict[OpHolder, None]] = {}
         self.indexed: dict[OpHolder, None] = {}
@@ -91,13 +91,13 @@ class Records:
         self.deadlines: dict[TxnId, int] = {}
         self.names: dict[str, TxnName] = {}
         self.names_made: dict[str, int] = {}
-        """Create revision, of those that went, too."""
+        """Create revision, also of deleted records."""
         self.aborted: dict[tuple[str, TxnId], None] = {}
         """Every transaction that ever had an aborted record in a segment."""
         self.horizon = 0
         self._outcomes: dict[bytes, OutcomeBitmap] = {}
         self._going: dict[str, None] = {}
-        """Topics that are being deleted, or were, or have a subscription of which that is true."""
+        """Topics that are or were being deleted, or that have such a subscription."""
         self._kinds: tuple[tuple[bytes, Callable[[RevisionChange, Event], None]], ...] = (
             (keys.TXN_OP, self._op),
             (keys.TXN, self._header),
@@ -116,7 +116,7 @@ class Records:
         )
 
     def apply(self, events: Sequence[Event]) -> RevisionChange | None:
-        """None where nothing of this has changed."""
+        """None if none of these records changed."""
         changed: RevisionChange | None = None
         for event in events:
             for prefix, note in self._kinds:
@@ -131,7 +131,7 @@ class Records:
         return None if found is None else found.state_of(txn_id.counter)
 
     def is_going(self, segment: str) -> bool:
-        """Whether its topic, or a subscription of that, is or was being deleted: then its records just go."""
+        """Whether its topic, or a subscription of it, is or was being deleted: then its records are simply deleted."""
         return segment.rpartition("/")[0] in self._going
 
     # ---- one event ----

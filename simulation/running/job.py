@@ -1,4 +1,4 @@
-"""One run as it is ordered from a worker process, and what came of it; both go over pipes as JSON."""
+"""One run as ordered from a worker process, and its result; both pass through pipes as JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import msgspec
 from simulation.faults.faults import Schedule, expect_kinds, parse_faults
 
 WORK_S = 60.0
-"""Virtual seconds of work under faults, unless something else is asked for."""
+"""Default virtual seconds of work under faults."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """`kinds`: names of kinds of faults, in place of what the seed chooses; `schedule`: the faults themselves, as
+    """`kinds`: names of kinds of faults, instead of the seed's choice; `schedule`: the faults themselves, as
     `str(schedule)` prints them; `only`: numbers of the schedule. `log`, `history`: files to write."""
 
     seed: int
@@ -32,7 +32,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, seed=seed)
 
     def arguments(self) -> str:
-        """Of `python -m simulation`, without the files."""
+        """Arguments of `python -m simulation`, without the files."""
         words = ["--seed", str(self.seed)]
         if self.work_s != WORK_S:
             words += ["--seconds", f"{self.work_s:g}"]
@@ -45,7 +45,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return shlex.join(words)
 
     def command(self) -> str:
-        """What replays it."""
+        """The command that replays it."""
         words = [f"SEED={self.seed}"]
         if self.work_s != WORK_S:
             words.append(f"SECONDS={self.work_s:g}")
@@ -59,8 +59,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """`findings` is empty where nothing is wrong. `numbers`: of the faults in its schedule; `told`: what befell it, in
-    words; `operations`: by kind and outcome."""
+    """`findings` is empty if nothing is wrong. `numbers`: of the faults in its schedule; `told`: its faults in words;
+    `operations`: by kind and outcome."""
 
     seed: int
     wall_s: float
@@ -76,14 +76,14 @@ class Result(msgspec.Struct, kw_only=True):
     errors: dict[str, int] = {}
     reached: dict[str, int] = {}
     settled: dict[str, float] = {}
-    """How long each kind of work took to come to its end after everything had healed, in virtual seconds."""
+    """How long each kind of work went on after everything had healed, in virtual seconds."""
     findings: list[str] = []
     raised: bool = False
-    """Whether the simulation broke off, with an exception."""
+    """Whether the simulation ended with an exception."""
 
     @property
     def transactions(self) -> int:
-        """Judged ones, whatever became of them."""
+        """All judged transactions, whatever their outcome."""
         return sum(count for kind, count in self.operations.items() if kind.startswith("txn "))
 
 
@@ -100,7 +100,7 @@ def schedule_for(job: Job) -> Schedule:
 
 
 def perform(job: Job) -> Result:
-    """In this process. What the simulation itself raises is a finding, with its traceback."""
+    """Runs it in this process. An exception of the simulation is a finding, with its traceback."""
     from simulation.judges.history import write_history
     from simulation.running.scenario import run
 
@@ -117,7 +117,7 @@ def perform(job: Job) -> Result:
         with ExitStack() as stack:
             log = stack.enter_context(Path(job.log).open("w")) if job.log else None
             report = run(job.seed, work_s=job.work_s, schedule=schedule, log=log)
-    except Exception as error:  # noqa: BLE001  a run that raises is what the runner is there to find
+    except Exception as error:  # noqa: BLE001 a run that raises is a finding
         result.raised = True
         result.findings = [f"raised {type(error).__name__}: {error}\n{traceback.format_exc()}"]
     else:

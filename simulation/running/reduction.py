@@ -1,8 +1,8 @@
-"""Which faults of a failing run are needed for it to fail: delta debugging (ddmin: Zeller, Hildebrandt, "Simplifying
-and Isolating Failure-Inducing Input", TSE 2002).
+"""Finds the faults that a failing run needs to fail: delta debugging (ddmin: Zeller, Hildebrandt, "Simplifying and
+Isolating Failure-Inducing Input", TSE 2002).
 
-A run with fewer faults is another run: everything after the first one left out happens at other times. So what is left
-is seldom the least possible, and "fails" means "with a finding of the same kind".
+A run with fewer faults is another run: everything after the first omitted fault happens at other times. So the result
+is seldom minimal, and "fails" means "with a finding of the same kind".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PARTICULAR = re.compile(r"\S*[0-9/'\"{}()\[\]<>]\S*")
 
 
 def kind_of(finding: str) -> str:
-    """What findings of one cause share: the first words, without numbers, names and values."""
+    """The common part of findings with one cause: the first words, without numbers, names and values."""
     words = _PARTICULAR.sub(" ", finding.splitlines()[0]).split()
     return " ".join(words[:KIND_WORDS])
 
@@ -31,8 +31,8 @@ def fails_likewise(findings: Iterable[str], kinds: Iterable[str]) -> bool:
 
 
 def reduction(numbers: Sequence[int]) -> Generator[tuple[int, ...], bool, None]:
-    """Yields the numbers to try next and is sent whether they fail. The last ones that failed are the shortest found,
-    at any time. Nothing is tried twice."""
+    """Yields the numbers to try next and is sent whether they fail. The last failing ones are the shortest found so
+    far. Tries nothing twice."""
     current, parts = tuple(numbers), 2
     tried: dict[tuple[int, ...], None] = {current: None, (): None}
     if not current or (yield ()):
@@ -52,7 +52,7 @@ def reduction(numbers: Sequence[int]) -> Generator[tuple[int, ...], bool, None]:
 
 
 def _candidates(current: tuple[int, ...], parts: int) -> Iterable[tuple[tuple[int, ...], int]]:
-    """Each part alone, then each left out; with how many parts to go on if it fails."""
+    """Each part alone, then each one left out; with the number of parts to go on with if it fails."""
     bounds = [len(current) * index // parts for index in range(parts + 1)]
     spans = list(itertools.pairwise(bounds))
     for begin, end in spans:

@@ -1,4 +1,4 @@
-"""Many runs over worker processes, and the reduction of those that fail."""
+"""Runs many jobs over worker processes, and reduces the faults of those that fail."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from simulation.running.workers import SimulationWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 REDUCED_SEEDS = 3
-"""Of how many failed runs the faults are reduced: the first of each kind of finding."""
+"""Number of failed runs that are reduced: the first of each kind of finding."""
 
 
 async def run_all(jobs: Iterable[Job], *, parallel: int, hang_s: float, done: Callable[[Job, Result], None]) -> None:
-    """Every job once, `parallel` at a time. `done` is told of each as it ends. Cancelling kills the workers."""
+    """Runs every job once, `parallel` at a time. Calls `done` as each ends. Cancelling kills the workers."""
     waiting = iter(jobs)
 
     async def work() -> None:
@@ -33,7 +33,7 @@ async def run_all(jobs: Iterable[Job], *, parallel: int, hang_s: float, done: Ca
 
 
 class Failure:
-    """A run that failed, and the shortest list of its faults that was found to fail likewise."""
+    """A run that failed, and the shortest list of its faults found to fail likewise."""
 
     def __init__(self, job: Job, result: Result) -> None:
         self.job = job
@@ -43,13 +43,13 @@ class Failure:
 
     @property
     def reducible(self) -> bool:
-        """Runs that hang are not tried again and again."""
+        """Hanging runs are not tried again and again."""
         return bool(self.result.digest or self.result.raised)
 
     async def reduce(
         self, perform: Callable[[Job], Awaitable[Result]], *, budget: int, say: Callable[[str], None]
     ) -> None:
-        """At most `budget` runs more."""
+        """Reduces in at most `budget` more runs."""
         kinds = kinds_of(self.result.findings)
         steps = reduction(self.result.numbers)
         numbers = next(steps, None)
@@ -84,7 +84,7 @@ class Failure:
 
 
 def to_reduce(failures: Iterable[tuple[Job, Result]]) -> list[Failure]:
-    """The first of each kind of finding, as far as they can be."""
+    """The first reducible failure of each kind of finding."""
     seen: dict[str, None] = {}
     chosen: list[Failure] = []
     for job, result in failures:
@@ -96,7 +96,7 @@ def to_reduce(failures: Iterable[tuple[Job, Result]]) -> list[Failure]:
 
 
 def commit() -> str:
-    """What was run."""
+    """The commit that was run."""
     try:
         head = _git("rev-parse", "--short=10", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")

@@ -1,6 +1,6 @@
-"""One to three brokers, two processes with coordinator and controller, clients of every kind, layouts that change under
-them, and whatever can befall them: the production code, assembled over simulated ports, run from one seed and judged by
-the history checker (DESIGN §13)."""
+"""One run: one to three brokers, two processes with coordinator and controller, clients of every kind, changing
+layouts, and faults. Assembles the production code over simulated ports, runs it from one seed, and judges it by the
+history checker (DESIGN §13)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ QUEUE_WORKERS = ("client-jobs-1", "client-jobs-2")
 KEYED = ("client-keyed-1", "client-keyed-2")
 SEEKER = "client-seeker"
 SENDER = "client-sender"
-"""To the topic that is sought in."""
+"""Sends to the topic of the seek workload."""
 ACKER = "client-acker"
 OPERATOR = "client-operator"
 LAYOUTS = "client-layouts"
@@ -83,28 +83,28 @@ GIVING_UP = "client-giving-up"
 STREAM = "client-stream"
 STAYING = "client-staying"
 EXTRA_SHARE = 0.5
-"""Of runs, that have large values; and as many that have dead letters, and that have a stream from cut to cut."""
+"""Share of runs with large values; the same for dead letters, and for a stream from cut to cut."""
 LAYOUT_PACES_S = (None, 8.0, 3.0, 0.8)
-"""Of changes of layouts, one of them for each run; None: there are none."""
+"""Paces of layout changes, one of them for each run; None: there are none."""
 WORK_S = 60.0
 QUIET_S = 40.0
-"""After healing: longer than any transaction's time limit, the client grace and a lease together."""
+"""Time after healing: longer than any transaction's time limit, the client grace and a lease together."""
 DRAIN_S = 180.0
 EXCUSED = (StoreFull, StoreUnavailable, Timeout, TimeoutError, OutcomeUnknown)
 NO_FOLDER = "is no data folder yet"
 OBSERVED_S = 1.0
 LOOK_AGAIN_S = 0.1
-"""At rest: what a server asks of etcd by itself now and then, to know that it is there, is answered by then."""
-"""Virtual seconds between two looks at what asks for the time."""
+"""Pause at rest in which a server's periodic requests to etcd are answered."""
+"""Virtual seconds between two checks of the invariants about time."""
 STOP_S = 30.0
-"""For a server to hand over what it has, and end."""
+"""Time for a server to hand over what it has, and end."""
 RELIEF_S = 20.0
-"""After healing, until the maintenance role has taken back the alarm of a full etcd."""
+"""Time after healing until the maintenance role has cleared the alarm of a full etcd."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What one run showed. `findings` is empty where nothing is wrong."""
+    """The results of one run. `findings` is empty if nothing is wrong."""
 
     seed: int
     digest: str
@@ -114,18 +114,18 @@ class RunReport:
     errors: dict[str, int]
     faults: dict[str, int]
     reached: dict[str, int]
-    """How often which rare branch was reached."""
+    """How often each rare branch was reached."""
     settled: dict[str, float]
-    """How long each kind of work took to come to its end after everything had healed, in virtual seconds."""
+    """How long each kind of work went on after everything had healed, in virtual seconds."""
     findings: list[str]
     schedule: Schedule
     told: list[str]
-    """What befell it: every fault, and what it drew."""
+    """Every fault, and what it drew."""
     history: History = field(repr=False)
 
 
 class Scenario:
-    """One cluster, its clients, and what befalls them."""
+    """Runs one cluster, its clients, and the faults."""
 
     def __init__(self, loop: SimLoop, seed: int, *, work_s: float, schedule: Schedule) -> None:
         self._loop = loop
@@ -166,7 +166,7 @@ class Scenario:
             lambda _, events: self.terms.saw(events),
         ]
         self._servers: dict[str, Server | None] = {}
-        """Those that serve, of each process' present life, or the one before"""
+        """Serving ones, of each process' present or previous life"""
         self._add_processes()
         self.nemesis = Nemesis(self._world, schedule)
         self.invariants = Invariants(
@@ -231,13 +231,13 @@ class Scenario:
         return running
 
     def _task_ended(self, name: str, end: TaskEnd) -> None:
-        """▲ Whether it was begun anew or its process ended by it: no task of ours ends but by a defect."""
-        if not isinstance(end.error, DataCorrupt):  # of records and ledgers that a fault has damaged
+        """▲ A finding even if the task was restarted or its process ended: a task of ours ends only by a defect."""
+        if not isinstance(end.error, DataCorrupt):  # a fault has damaged records or ledgers
             of = f" of {end.of}" if end.of else ""
             self.findings.append(f"dead task: {name}: {end.name}{of} ended: {end.error!r}")
 
     async def _observe(self) -> None:
-        """The invariants that ask for the time; once clients have stopped, also what is left to be done."""
+        """Checks the invariants about time; once clients have stopped, also the remaining work."""
         mvcc = self._world.etcd.mvcc
         while True:
             await asyncio.sleep(OBSERVED_S)
@@ -319,7 +319,7 @@ class Scenario:
             self.findings.append(f"the drain did not end within {DRAIN_S:g} s after everything healed")
 
     def _sent_together(self) -> Iterator[list[str]]:
-        """Values, by the transaction, or the writer's part of one, that sent them."""
+        """Values, grouped by the transaction, or the writer's part of one, that sent them."""
         for draft in self.plan.recorder.drafts:
             yield [value for _, value in draft.sends]
         large: dict[str, list[str]] = {}
@@ -333,7 +333,7 @@ class Scenario:
         self.settling.drained(what, self._loop.time() - begin)
 
     async def _rest(self) -> None:
-        """Nothing is left of all this, neither in memory nor in the store."""
+        """Checks that nothing of all this is left, neither in memory nor in the store."""
         await asyncio.sleep(REST_S)
         mvcc = self._world.etcd.mvcc
         self.findings += left_in_store(mvcc, self._world.etcd_clock.wall_ms())
@@ -343,7 +343,7 @@ class Scenario:
         self.findings += [text for text in self._held_at_rest(segments) if text in held]
 
     async def _end(self) -> None:
-        """Every server is stopped in order, and leaves nothing."""
+        """Stops every server in order, and checks that it leaves nothing."""
         lives = [(self._world.processes[name], server) for name, server in self._servers.items() if server is not None]
         owners = [process.owner for process, _ in lives]
         for process, _ in lives:
@@ -368,7 +368,7 @@ class Scenario:
         return found
 
     async def _check_records(self) -> None:
-        """`txnctl check`'s invariants, and that clean-up has left nothing behind."""
+        """Checks `txnctl check`'s invariants, and that clean-up has left nothing behind."""
 
         async def program(ports: Ports) -> None:
             picture = await take_picture(ports.store)
@@ -386,7 +386,7 @@ class Scenario:
             self.findings.append("checking the records did not end within 30 s")
 
     def count_at_the_end(self) -> None:
-        """Into `sometimes`, what is known only now."""
+        """Adds to `sometimes` what is known only now."""
         self.sometimes.clients_met(self.plan.errors)
         self.sometimes.reached("large value in pieces", self.large.in_pieces)
         self.sometimes.reached("message moved to the dead letters", len(self.dead.dead))
@@ -427,7 +427,7 @@ class Scenario:
         ]
 
     def _ended_processes(self) -> list[str]:
-        """A server may end because its roles could not be taken up while faults went on; never because of a bug."""
+        """A server may end because its roles could not start during faults; never because of a bug."""
         found: dict[str, int] = {}
         for broken in self._world.broken:
             if not (broken.at < self._healed_at + RELIEF_S and _excused(broken.error)):
@@ -437,13 +437,13 @@ class Scenario:
 
 
 def _excused(error: BaseException) -> bool:
-    """▲ A broker that starts while its data folder is away refuses to."""
+    """▲ A broker that starts while its data folder is away refuses to start."""
     return isinstance(error, EXCUSED) or (isinstance(error, NotAllowed) and NO_FOLDER in str(error))
 
 
 def run(seed: int, *, work_s: float = WORK_S, schedule: Schedule | None = None, log: TextIO | None = None) -> RunReport:
-    """One run from one seed, and what the seed lets befall it unless `schedule` says otherwise. Deterministic: the same
-    arguments give the same report, hash included."""
+    """One run from one seed, with the seed's faults unless `schedule` has others. Deterministic: the same arguments
+    give the same report, hash included."""
     if schedule is None:
         schedule = schedule_of(seed, work_s=work_s)
     with turns_divided_by(pages_divided_by(seed)):

@@ -1,4 +1,4 @@
-"""What many runs come to: sums, as text and as JSON."""
+"""Sums over many runs, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.running.job import Result
 
 
 class Totals:
-    """`add` every result once."""
+    """Call `add` once with every result."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -59,7 +59,7 @@ class Totals:
         }
 
     def lines(self, wall_s: float) -> list[str]:
-        """▲ The last two are read by tests: what was reached, how often; and what never was."""
+        """▲ Tests read the last two lines: what was reached, how often; and what was never reached."""
         faults, reached = self._sums["faults"], self._sums["reached"]
         return [
             f"{self.seeds - len(self.failed)} of {self.seeds} runs ok"

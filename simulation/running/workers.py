@@ -1,4 +1,4 @@
-"""Worker processes that run jobs: replaced when a run hangs or kills its process, which both are findings."""
+"""Worker processes that run jobs. A run that hangs or kills its process is a finding, and the process is replaced."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SimulationWorker:
             words = await self._end(signal.SIGKILL)
             return _lost(job, begin, f"died: its process ended with {process.returncode}\n{words}")
         result = msgspec.json.decode(answer, type=Result)
-        if result.raised:  # ▲ what such a run leaves behind would be let go of in the midst of the next
+        if result.raised:  # ▲ the remains of such a run would be freed in the middle of the next one
             await self._end(signal.SIGKILL)
         return result
 
@@ -70,13 +70,13 @@ class SimulationWorker:
         return self._process
 
     async def _end(self, by: signal.Signals) -> str:
-        """What it has left on standard error: where every thread was, after SIGABRT."""
+        """The end of its standard error: the stacks of all threads, after SIGABRT."""
         process, errors = self._process, self._errors
         self._process = self._errors = None
         if process is None or errors is None:
             return ""
         if process.returncode is None:
-            # Not process.send_signal: it reaps one that has just died, and asyncio then reports 255 for its end.
+            # Not process.send_signal: it reaps a process that has just died, and asyncio then reports 255 for its end.
             with suppress(ProcessLookupError):
                 os.kill(process.pid, by)
         try:

@@ -1,4 +1,4 @@
-"""One model of a stream subscription that is sought, rewound, joined and left, and what is done to it.
+"""Seeks, rewinds, joins and leaves on one stream subscription, and a model of what it owes its consumers.
 
 Begin with `seek_model`.
 """

@@ -1,4 +1,4 @@
-"""One consumer of the subscription that is sought in: what it receives, and what it does with it."""
+"""One consumer of the subscription under seeks: it receives and acks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txnwire.errors import InvalidArgument, NotAllowed, TxnConflict, TxnError
 
 ABORTED_SHARE = 0.3
 KEPT_SHARE = 0.2
-"""Of receipts, of which nothing is acked at first."""
+"""Share of receipts that are not acked at first."""
 
 
 def seen_of(messages: Sequence[Message]) -> list[tuple[str, Place, str]]:
@@ -26,7 +26,7 @@ def seen_of(messages: Sequence[Message]) -> list[tuple[str, Place, str]]:
 
 
 class SeekMember:
-    """One consumer of the subscription, through one of its lives. `found` is told of breaches."""
+    """One consumer of the subscription, through one of its lives. Reports breaches to `found`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class SeekMember:
         careless: Careless,
         kept: list[tuple[Message, int]],
     ) -> None:
-        """`kept`: what was received before, with its numbers; also what it receives itself."""
+        """`kept`: messages received before, with their numbers; it adds its own receipts."""
         self.consumer = consumer
         self._client = client
         self._log = log
@@ -46,12 +46,12 @@ class SeekMember:
         self._unacked: dict[str, int] = {}
         """Values that a cumulative ack may ack, with their numbers."""
         self._sure: dict[str, None] = {}
-        """Those that it does ack, if it is answered: nothing can have had them delivered again since."""
+        """Values that it surely acks, if it is answered: they cannot have been delivered again since."""
         self._kept = kept
         self.times_ms: list[int] = []
 
     async def work(self) -> None:
-        """Receive once, and do something with it."""
+        """Receives once, and does something with it."""
         messages = await self._receive()
         if not messages:
             return
@@ -93,12 +93,12 @@ class SeekMember:
         return {value: self._unacked.pop(value, self._log.begun) for value in values}
 
     def _all_named(self) -> dict[str, int]:
-        """▲ What was handed out here last is acked: with it all that was handed out before, in every segment."""
+        """▲ Acking the message handed out last acks everything handed out before, in every segment."""
         named, self._unacked = self._unacked, {}
         return named
 
     async def _ack_within(self, messages: Sequence[Message]) -> None:
-        """Cumulatively, or singly; then there may be a cumulative ack outside around what is pending."""
+        """Acks cumulatively or singly; sometimes a cumulative ack outside follows, around what is pending."""
         txn = await self._careless.call(self._client.begin(timeout=10.0))
         try:
             cumulative = self._random.random() < 0.5
@@ -129,13 +129,13 @@ class SeekMember:
         self.consumer.rewind()
 
     async def ack_late(self) -> None:
-        """▲ What was received before a seek, also of a segment that has left this consumer and come back, or by the
-        subscription of the name before this one: it counts for nothing, and has to come again."""
+        """▲ Acks messages received before a seek, even from a segment that left this consumer and came back, or by a
+        former subscription of the name: the acks count for nothing, and the messages must come again."""
         late = [message for message, number in self._kept if number < self._log.answered]
         if not late:
             return
         self._log.late += 1
-        self._sure.clear()  # what has left this consumer is passed over from now on
+        self._sure.clear()  # what has left this consumer is skipped from now on
         with suppress(NotAllowed, TxnConflict, InvalidArgument):
             if self._random.random() < 0.5:
                 await self._careless.call(self.consumer.ack(late))
@@ -144,6 +144,6 @@ class SeekMember:
 
 
 def _heard(answer: asyncio.Future[None]) -> None:
-    """Whatever came of it: the next ack, or the end of this life, tells as well."""
+    """Ignores the result: the next ack, or the end of this life, shows it as well."""
     if not answer.cancelled():
         answer.exception()

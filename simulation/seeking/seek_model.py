@@ -1,10 +1,10 @@
-"""What a stream subscription owes its consumers, however they seek, rewind, join, leave and ack, and however often it,
-or its topic, is deleted and made again under its name. Pure: a log over all lives of one process, and what it says.
+"""Computes what a stream subscription owes its consumers while they seek, rewind, join, leave and ack, and while it or
+its topic is deleted and made again under its name. Pure: a log over all lives of one process, and its conclusions.
 
-Seeks, and joins that make the subscription, are numbered in one order; a message that is received bears the number of
-the last one begun by then. Its ack counts, whenever and by whomever it is sent, if no later one was answered: acks of
-what was received before a seek are void. One that nobody has heard the end of may still come into effect, at any time
-until the topic is another one; so what is due is what is due by all of them.
+Seeks, and joins that make the subscription, are numbered in one order; a received message has the number of the last
+one begun by then. Its ack counts, at any time and from any consumer, if no later seek was answered: acks of messages
+received before a seek are void. A seek without an answer may still take effect, at any time until the topic is
+replaced; so a value is due only if it is due by all possible seeks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EARLIEST, LATEST, TIME, MESSAGE = "earliest", "latest", "time", "message"
 
 @dataclass(slots=True)
 class Point:
-    """Where a seek goes, or where a subscription that is made begins (`joins`)."""
+    """Where a seek goes, or where a newly made subscription begins (`joins`)."""
 
     number: int
     kind: str = EARLIEST
@@ -29,13 +29,13 @@ class Point:
     answered: bool = False
 
     def owes(self, value: str, place: Place, published_ms: int, sent_behind: int) -> bool:
-        """Whether the value comes from there on. `sent_behind`: the last one that was answered when it was sent."""
+        """Whether the value comes from there on. `sent_behind`: the last seek answered when it was sent."""
         if self.kind == TIME:
             return published_ms >= self.time_ms
         if self.kind == LATEST:
             return self.answered and sent_behind >= self.number
         if self.kind == MESSAGE and self.place is not None:
-            # Of a segment with a lower number nobody knows here whether this one came from it.
+            # It is unknown here whether this segment came from one with a lower number.
             return place[0] > self.place[0] or (place[0] == self.place[0] and place >= self.place)
         return True
 
@@ -50,7 +50,7 @@ class Point:
 
 @dataclass(slots=True)
 class AckedWithin:
-    """In a transaction; `number` as of the message. `answered`: whether the ack was."""
+    """An ack in a transaction; `number` as of the message. `answered`: whether the ack was."""
 
     txn_id: str
     value: str
@@ -60,31 +60,31 @@ class AckedWithin:
 
 @dataclass(slots=True)
 class SeekLog:
-    """What was done over all lives of the process. Only of the topic's present life, but for `foreign`."""
+    """What was done over all lives of the process. Only for the topic's present life, except `foreign`."""
 
     life: int = 0
-    """Of the topic."""
+    """The present life of the topic."""
     ready: bool = False
-    """Whether the topic is there, for all that is known, and nobody has asked for its deletion."""
+    """Whether the topic exists, as far as known, and its deletion was not requested."""
     begun: int = 0
     """The last seek, or join that makes the subscription."""
     answered: int = 0
     points: list[Point] = field(default_factory=list)
-    """Those that may count: the last that was answered, and those whose end is not known."""
+    """Seeks that may count: the last answered one, and those without an answer."""
     joined: bool = False
     unsubscribing: bool = False
     guest_joins: bool = False
-    """Whether another consumer's join may be on its way, which would make the subscription."""
+    """Whether another consumer's join that would make the subscription may be under way."""
     sent: dict[str, int] = field(default_factory=dict)
     """Values → `answered` when they were sent."""
     stored: dict[str, None] = field(default_factory=dict)
-    """Those sent outside of transactions whose sends were answered."""
+    """Values sent outside of transactions whose sends were answered."""
     sent_within: dict[str, str] = field(default_factory=dict)
-    """Those sent in transactions, with them, whose sends were answered."""
+    """Values sent in transactions, with those, whose sends were answered."""
     received: dict[str, int] = field(default_factory=dict)
     """Values → `begun` when they were received first."""
     acked: dict[str, int] = field(default_factory=dict)
-    """Values that were acked, or may have been, outside of transactions → the highest number of what was."""
+    """Values that were, or may have been, acked outside of transactions → the highest number of such a receipt."""
     within: list[AckedWithin] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     """Ids of messages of former lives of the topic."""
@@ -93,26 +93,26 @@ class SeekLog:
     breaches: list[str] = field(default_factory=list)
     seeks: int = 0
     lives: int = 0
-    """Of the subscription, over all those of the topic."""
+    """Lives of the subscription, over all lives of the topic."""
     refused: int = 0
-    """Foreign positions."""
+    """Number of refused foreign positions."""
     late: int = 0
-    """Acks of what was received before a seek."""
+    """Number of acks of messages received before a seek."""
     again: list[str] = field(default_factory=list)
-    """What came at the end, before the last seek."""
+    """Values that came at the end, before the last seek."""
     left: list[tuple[str, Place, str]] = field(default_factory=list)
-    """(key, place, value), behind it."""
+    """(key, place, value) that came behind it."""
     visible: list[tuple[str, Place, str]] = field(default_factory=list)
     published_ms: dict[str, int] = field(default_factory=dict)
-    """Of the visible ones."""
+    """Publish times of the visible values."""
     outcomes: dict[str, str] = field(default_factory=dict)
     ended: bool = False
-    """Whether the end was reached that tells what came."""
+    """Whether the final read was completed."""
 
     # ---- lives ----
 
     def next_topic(self) -> None:
-        """Nothing of the one before is left, nor can anything come late that is meant for it: segments are others."""
+        """Nothing of the former topic remains, and no late request can reach this one: its segments are others."""
         self.foreign = [*self.foreign, *self.ids[-6:]][-24:]
         self.life += 1
         self.ids, self.points, self.within = [], [], []
@@ -120,7 +120,7 @@ class SeekLog:
         self.joined = self.unsubscribing = self.guest_joins = False
 
     def unsubscribed(self) -> None:
-        """The subscription is gone. A seek of its time may come late, to the next one of the name."""
+        """The subscription is gone. A seek from its time may land late, in the next one of the name."""
         self.joined = self.unsubscribing = False
         self.points = [point for point in self.points if not point.joins and not point.answered]
         if self.guest_joins:
@@ -131,13 +131,13 @@ class SeekLog:
         return self.begun
 
     def begins(self, kind: str, *, time_ms: int = 0, place: Place | None = None, joins: bool = False) -> Point:
-        """Before anybody is asked."""
+        """Called before the request is sent."""
         point = Point(self._next(), kind, time_ms, place, joins)
         self.points.append(point)
         return point
 
     def has_begun(self, point: Point) -> None:
-        """It was answered."""
+        """Called when it was answered."""
         point.answered = True
         self.answered = point.number
         if point.joins:
@@ -151,13 +151,13 @@ class SeekLog:
         return f"{self.life}-{number}"
 
     def came(self, value: str) -> None:
-        """It was received."""
+        """Called when it was received."""
         if not value.startswith(f"{self.life}-"):
             self.breaches.append(f"sought: {value} of a deleted topic came in topic {self.life} of its name")
         self.received.setdefault(value, self.begun)
 
     def acks(self, values: Mapping[str, int]) -> None:
-        """With their numbers, outside of transactions."""
+        """Acks, with their numbers, outside of transactions."""
         for value, number in values.items():
             self.acked[value] = max(number, self.acked.get(value, 0))
 
@@ -195,7 +195,7 @@ class SeekLog:
 
     @property
     def _counts_from(self) -> int:
-        """Acks of what was received under a lower number are void."""
+        """Acks of messages received under a lower number are void."""
         return max((point.number for point in self.points if point.answered), default=0)
 
     def _missing(self, visible: Mapping[str, Place], came: Mapping[str, None]) -> Iterator[str]:
@@ -225,7 +225,7 @@ class SeekLog:
 
 
 def out_of_order(seen: Sequence[tuple[str, Place, str]]) -> Iterator[str]:
-    """Of (key, place, value) in the order of receipt: what came behind what stands behind it."""
+    """For (key, place, value) in the order of receipt: values that came after a later one of their key."""
     highest: dict[str, Place] = {}
     for key, place, value in seen:
         if key in highest and place < highest[key]:

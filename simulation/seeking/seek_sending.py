@@ -1,4 +1,4 @@
-"""Who sends to the topic that is sought in, whichever topic has the name, in transactions and outside."""
+"""Sends to the topic under seeks, whichever topic has the name, in transactions and outside."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class SoughtSender:
                     raise
 
     def _is(self, life: int) -> bool:
-        """▲ Whether what is sent now is meant for this topic: a producer that was opened while this was true throughout
-        is of that one."""
+        """▲ Whether a send now goes to this topic: a producer belongs to it if this was true all the while it was
+        opened."""
         return self._log.ready and self._log.life == life
 
     def _next(self) -> str:

@@ -1,5 +1,5 @@
-"""What a healed cluster is asked at the end of each run, of names that are used again, of positions that are foreign
-there, and of acks that come too late. Each trial has one outcome only; any other is a breach."""
+"""Trials on a healed cluster at the end of each run: reused names, positions foreign to them, and late acks. Each trial
+has exactly one right outcome; any other is a breach."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from txnwire.ids import MessageId
 from txnwire.ports import Connection, Listener, Transport
 
 TOLD_S = 20.0
-"""Within which a consumer hears what has become of its subscription, or of its segments."""
+"""Time within which a consumer learns what has become of its subscription or segments."""
 SILENCE_S = 4.0
 MESSAGES = 8
 
@@ -34,8 +34,8 @@ MESSAGES = 8
 def asks_elsewhere(
     client: txnclient.Client, consumer: Consumer, topic: str, subscription: str, at: MessageId, stranger: Message | None
 ) -> Mapping[str, Callable[[], Awaitable[object]]]:
-    """Everything that takes a position, asked for one that is foreign to the topic. Acks take messages: `stranger`.
-    False is what is returned where it was not refused, and nothing came of it."""
+    """Every request that takes a position, with one that is foreign to the topic. Acks take messages: `stranger`.
+    A request returns False if it was not refused but had no effect."""
     asks: dict[str, Callable[[], Awaitable[object]]] = {
         "seek": lambda: consumer.seek(at),
         "seek_subscription": lambda: client.seek_subscription(topic, subscription, at),
@@ -49,13 +49,13 @@ def asks_elsewhere(
 
 
 async def _read(client: txnclient.Client, topic: str, at: MessageId) -> bool:
-    """A client that still knows the former topic opens a reader of it, which is told soon."""
+    """A client that still knows the former topic opens a reader of it, which soon gets an error."""
     async with client.reader(topic, start=at) as reader:
         return bool(await reader.receive_many(1, timeout=1.0))
 
 
 class Gate:
-    """A transport that can be shut: what is connected is lost, and nothing else gets through."""
+    """A transport that can be shut: existing connections are lost, and nothing else gets through."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -83,8 +83,8 @@ class Gate:
 
 
 class Trials:
-    """On a topic whose name is used again for them. `connect` opens a client over a transport; `found` is told of
-    breaches."""
+    """Runs the trials on a topic whose name is reused for them. `connect` opens a client over a transport; reports
+    breaches to `found`."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Trials:
             received = await self._receive([*consumers, left_out], sent)
             deleting = client.delete_subscription(self._topic, self._subscription)
             await self._is_used("a subscription, by its consumers", deleting)
-            # ▲ Its client hears of the next topic first, and of the next subscription of the name.
+            # ▲ Its client learns of the next topic first, and of the next subscription of the name.
             await self._gate.shut()
             await client.delete_topic(self._topic, force=True)
             await asyncio.gather(*(self._is_told(consumer) for consumer in consumers))
@@ -143,8 +143,8 @@ class Trials:
         return values
 
     async def _receive(self, consumers: Sequence[Consumer], sent: Sequence[str]) -> list[Message]:
-        """All that was sent, and nothing else. One consumer gets each message once; among several a segment may go from
-        one to another that gets it again."""
+        """Receives everything sent, and nothing else. One consumer gets each message once; among several a segment may
+        move to another one, which gets it again."""
         messages: list[Message] = []
         for consumer in consumers:
             while len(messages) < len(sent) and (more := await consumer.receive_many(100, timeout=SILENCE_S)):
@@ -168,7 +168,7 @@ class Trials:
         return False
 
     async def _is_told(self, consumer: Consumer) -> None:
-        """▲ Also one that no broker knows of, as it holds no segment."""
+        """▲ Also a consumer that no broker knows, because it holds no segment."""
         until = asyncio.get_running_loop().time() + TOLD_S
         try:
             while asyncio.get_running_loop().time() < until:
@@ -203,8 +203,7 @@ class Trials:
             await self._made_again(sent)
 
     async def _made_again(self, sent: Sequence[str]) -> None:
-        """A subscription that nobody has sought in, under its name: what the one before has received is not acked in
-        the next one."""
+        """A new subscription under the name, without seeks: receipts of the former one are not acked in it."""
         name = f"{self._subscription}-again"
         async with self._consumer("former", name) as former:
             received = await self._receive([former], sent)
@@ -216,8 +215,8 @@ class Trials:
             await last.ack(await self._receive([last], sent))
 
     async def _leave_and_come_back(self, first: Consumer, messages: Sequence[Message]) -> None:
-        """A segment goes to another consumer, and comes back behind a seek. ▲ No transaction acks over it meanwhile:
-        it would commit without an ack of what it has processed."""
+        """A segment goes to another consumer, and comes back after a seek. ▲ No transaction may ack across that: it
+        would commit without an ack of what it has processed."""
         async with self._consumer("second") as second:
             await self._until(lambda: bool(second.segments) and len(first.segments) == 1, "a segment to go over")
             txn = await self._client.begin(timeout=30.0)
@@ -239,7 +238,7 @@ class Trials:
         self._found(f"waited {TOLD_S:g} s for {what}")
 
     async def _ack(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """▲ Late: they were received before a seek."""
+        """▲ Late acks: the messages were received before a seek."""
         for message in messages:
             with suppress(NotAllowed):
                 await (consumer.ack(message) if self._random.random() < 0.5 else consumer.ack_cumulative(message))

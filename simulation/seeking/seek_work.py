@@ -1,12 +1,12 @@
-"""Consumers of a stream subscription that seek, rewind, join, leave, stand still and ack late, over a layout that
-changes, while the subscription and its topic are deleted and made again under their names. `seek_model` says what each
-must get, and what nobody may get any more.
+"""Consumers of a stream subscription seek, rewind, join, leave, pause and ack late, over a changing layout, while the
+subscription and its topic are deleted and made again under their names. `seek_model` says what each must get, and what
+none may get any more.
 
 One process hosts a consumer that stays and one that comes and goes, so that segments leave either of them and come
-back. It seeks to both ends, to times by the clocks of who publishes, and to messages; it asks for positions of another
-topic and of former lives wherever a position is taken, which must be refused. Messages that were received before a seek
-are acked behind it: such an ack is void. Each receipt is acked or kept, singly or cumulatively over all segments, in
-transactions and outside. Beside it another process sends, with another clock.
+back. It seeks to both ends, to times by the producers' clocks, and to messages. It also uses positions of another topic
+and of former lives in every request with a position, which must be refused. It acks messages after a seek that it
+received before: such an ack is void. It acks or keeps each receipt, singly or cumulatively over all segments, in
+transactions and outside. Another process sends, with another clock.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class SeekLife:
         self._now = ports.clock.monotonic
         self._careless = plan.caller(ports.random)
         self._strangers: list[Message] = []
-        """Messages that were received elsewhere."""
+        """Messages received elsewhere."""
         self._kept: list[tuple[Message, int]] = []
-        """What the host has received of this topic, with its numbers."""
+        """The host's receipts of this topic, with their numbers."""
 
     async def live(self) -> None:
-        """Returns when it cannot go on, or a while has passed: it is started anew."""
+        """Returns when it cannot go on, or after a while; it is then restarted."""
         try:
             async with (
                 self._careless.within(self._connect()) as client,
@@ -64,7 +64,7 @@ class SeekLife:
                     sending.cancel()
                     await asyncio.gather(sending, return_exceptions=True)
         except TopicNotFound:
-            # A deletion that a former life asked for, and that was on its way when that was killed, has come late.
+            # A deletion requested by a former life, and under way when that was killed, has landed late.
             self._log.ready = False
         except SubscriptionNotFound:
             self._log.unsubscribing = True
@@ -151,7 +151,7 @@ class SeekLife:
                     await member.ack_late()
 
     def _drawn(self, times_ms: Sequence[int], *, joins: bool = False) -> tuple[Point, str | int | MessageId]:
-        """A place to go to, written down."""
+        """A place to go to, recorded."""
         log, drawn = self._log, self._random.random()
         if drawn < 0.25 and times_ms:
             time_ms = self._random.choice(times_ms) + self._random.choice((-1, 0, 1))
@@ -170,7 +170,8 @@ class SeekLife:
         self._log.has_begun(point)
 
     async def _ask_elsewhere(self, client: txnclient.Client, consumer: Consumer) -> None:
-        """▲ It must not mean the earliest: every cursor would be set back, or a new subscription begin there."""
+        """▲ A foreign position must not mean the earliest: every cursor would be set back, or a new subscription begin
+        there."""
         log = self._log
         known = [*map(MessageId.parse, log.foreign[-6:]), *(one.id for one in self._strangers)]
         if not known:
@@ -224,7 +225,7 @@ class SeekLife:
 
 
 class SeekDrain:
-    """At the end, when everything has healed and the process lives no more."""
+    """Runs at the end, when everything has healed and the process has ended."""
 
     def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
         self._ports = ports

@@ -1,1 +1,1 @@
-"""What simulated clients do, each with the judge of what it was promised. Begin with `workload`."""
+"""The work of simulated clients, each kind with a judge of its promises. Begin with `workload`."""

@@ -1,17 +1,17 @@
-"""Acks of every kind against each other on one stream subscription: in transactions and outside, single and cumulative,
-of whole entries and of parts of them, over segments that split and merge (SCENARIOS P1, P2, P8; DESIGN §6, "Pending
-acks"). A cumulative ack means all that this consumer was handed out before, in every segment.
+"""Mixes acks of every kind on one stream subscription: in transactions and outside, single and cumulative, of whole
+entries and of parts of them, over segments that split and merge (SCENARIOS P1, P2, P8; DESIGN §6, "Pending acks"). A
+cumulative ack means everything handed out to this consumer before, in every segment.
 
-One process works on it, so that it knows of everything. What must be true, whatever befell the cluster:
+One process does all the work, so that it knows everything. Under all faults this must be true:
 
-- what a committed transaction has acked, singly or up to a message, does not come again;
-- what an aborted one has acked comes again, before anything behind it in its segment;
-- everything else comes in the end, unless it was acked outside of transactions. Such an ack counts for nothing where it
-  named what was pending in a transaction; a cumulative one counts for all the rest that it covers. The latter is asked
-  at the end, when nothing befalls the cluster any more: plain acks may be forgotten by a server that is killed.
+- messages that a committed transaction has acked, singly or up to a message, do not come again;
+- messages that an aborted one has acked come again, before anything behind them in their segment;
+- everything else comes in the end, unless it was acked outside of transactions. Such an ack has no effect on values
+  pending in a transaction; a cumulative one acks all others that it covers. The latter is checked at the end, when
+  there are no more faults: a killed server may forget plain acks.
 
-Of an ack outside it is known that it met a transaction that was open only where that is asked behind the ack's answer
-and no connection was opened meanwhile: over a new one it may have been sent again, and land once more at any time.
+An ack outside surely met an open transaction only if the transaction is found open after the ack's answer and no
+connection was opened meanwhile: over a new connection the ack may have been repeated, and land again at any time.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ ABORTED_SHARE = 0.6
 
 
 class NamedAck(NamedTuple):
-    """What one ack names: some values, and, cumulative, everything up to a place in each segment, or less of it: what
-    has come again, or to nobody yet, since it was handed out is passed over."""
+    """The targets of one ack: some values, and, if cumulative, everything up to a place in each segment. It may cover
+    less: values that came again, or that nobody has got yet, are skipped."""
 
     values: tuple[str, ...] = ()
     up_to: tuple[Place, ...] = ()
@@ -55,7 +55,8 @@ class NamedAck(NamedTuple):
 
 @dataclass(slots=True)
 class Outside:
-    """An ack outside of transactions. `dropped`: what it surely did not ack, for it was pending in a transaction."""
+    """An ack outside of transactions. `dropped`: values that it surely did not ack, because they were pending in a
+    transaction."""
 
     named: NamedAck
     dropped: tuple[NamedAck, ...] = ()
@@ -69,11 +70,11 @@ class AckingLog:
     """(transaction, what it acked or tried to)"""
     outside: list[Outside] = field(default_factory=list)
     dropped: int = 0
-    """Acks outside that met what was pending."""
+    """Acks outside that met pending values."""
     aborted: dict[str, None] = field(default_factory=dict)
-    """Transactions that have surely ended so."""
+    """Transactions that surely ended so."""
     owed: dict[str, Place] = field(default_factory=dict)
-    """What has to come again."""
+    """Values that must come again."""
     breaches: list[str] = field(default_factory=list)
     left: dict[str, Place] = field(default_factory=dict)
     visible: dict[str, Place] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class AckingLog:
                 )
 
     def has_aborted(self, txn_id: str, messages: Sequence[Message]) -> None:
-        """What it had acked of `messages` is owed, unless something else may have acked it."""
+        """Its acked `messages` are owed, unless something else may have acked them."""
         self.aborted[txn_id] = None
         held = [named for one, named in self.within if one == txn_id]
         others = [named for one, named in self.within if one not in self.aborted]
@@ -133,11 +134,11 @@ class AckingLife:
         self._handed: dict[int, Place] = {}
         """How far each segment was handed out to this consumer."""
         self._unacked: dict[str, None] = {}
-        """What was handed out since all that is not acked came again last, and was not acked."""
+        """Values handed out since all unacked ones last came again, and not acked."""
         self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
-        """Returns when it cannot go on, or a while has passed: it is started anew."""
+        """Returns when it cannot go on, or after a while; it is then restarted."""
         ports = self._ports
         try:
             opening = txnclient.connect(
@@ -188,7 +189,7 @@ class AckingLife:
         return messages
 
     def _all_handed(self) -> NamedAck:
-        """▲ What was handed out last is acked: with it all that was handed out before, in every segment."""
+        """▲ Acking the message handed out last acks everything handed out before, in every segment."""
         named = NamedAck(tuple(self._unacked), tuple(self._handed.values()))
         self._unacked.clear()
         return named
@@ -268,7 +269,7 @@ class _Connections:
 
 
 class AckingDrain:
-    """At the end, when everything has healed and the process lives no more."""
+    """Runs at the end, when everything has healed and the process has ended."""
 
     def __init__(self, ports: Ports, plan: Plan, log: AckingLog) -> None:
         self._ports = ports
@@ -292,7 +293,8 @@ class AckingDrain:
             await self._ack_around(client)
 
     async def _ack_around(self, client: txnclient.Client) -> None:
-        """A cumulative ack over what is pending, in every segment, behind a split or merge; then that is decided."""
+        """Sends a cumulative ack over pending acks, in every segment, after a split or merge; then decides the
+        transaction."""
         values = [self._plan.value(self._ports.owner.name) for _ in range(8)]
         some = sorted(self._ports.random.sample(range(7), 3))
         committed = self._ports.random.random() < 0.5
@@ -320,7 +322,7 @@ class AckingDrain:
             )
 
     async def _change_layout(self, client: txnclient.Client) -> None:
-        """Segments that hold what is pending may be sealed by it: they stay with their consumer until all is acked."""
+        """A layout change may seal segments with pending acks: they stay with their consumer until all is acked."""
         active = (await client.describe_topic(TOPIC)).active
         with suppress(txnclient.NotAllowed, txnclient.InvalidArgument):
             if self._ports.random.random() < 0.5:

@@ -1,8 +1,8 @@
-"""Callers that let go of what they have called, as users do (SCENARIOS C1 to C5): any call may be cancelled at any of
-its awaits, and a user's own code may raise amid it.
+"""Careless callers, like users (SCENARIOS C1 to C5): any call may be cancelled at any of its awaits, and a user's own
+code may raise during it.
 
-Every work calls the client through `Careless.call`. How often a call is let go is drawn once per run; in some runs it
-never happens.
+Every work calls the client through `Careless.call`. How often calls are cancelled is drawn once per run; in some runs
+it never happens.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
 
 SHARES = (0.0, 0.01, 0.05, 0.2)
-"""Of calls that may be let go, one of them for each run."""
+"""Shares of calls that may be cancelled, one of them for each run."""
 MEAN_AWAITS = 4
-"""How far a call comes on average before it is let go, in awaits of its own."""
+"""Mean number of awaits of a call before it is cancelled."""
 WAITS_S = (0.0, 0.0, 0.001, 0.02, 0.3)
-"""How long it waits at that await before it is cancelled."""
+"""Time at that await before it is cancelled."""
 
 
 class GivenUp(TxnError):
-    """Raised to a work in place of what its call would have come to: the work itself has cancelled it."""
+    """Raised in place of a call's result: the work itself has cancelled the call."""
 
 
 class Mistake(Exception):
-    """What a user's own code raises amid a call of ours, or within a block of ours."""
+    """Error of a user's own code during a call of ours, or within a block of ours."""
 
 
 def share_of(seed: int) -> float:
@@ -41,7 +41,7 @@ def share_of(seed: int) -> float:
 
 
 class Careless:
-    """One caller. `share`: of its calls that may be let go. `cut` is told of each that was."""
+    """One caller. `share`: of its calls that may be cancelled. Calls `cut` for each that was."""
 
     def __init__(self, chance: random.Random, share: float, cut: Callable[[], None] = lambda: None) -> None:
         self._random = chance
@@ -49,11 +49,11 @@ class Careless:
         self._cut = cut
 
     def slips(self, weight: float = 1.0) -> bool:
-        """Whether it does something careless now. `weight`: how much likelier than usual that is."""
+        """Whether to do something careless now. `weight`: how much likelier than usual that is."""
         return self._share > 0 and self._random.random() < self._share * weight
 
     async def call(self, call: Awaitable[T], *, weight: float = 1.0, awaits: int = MEAN_AWAITS) -> T:
-        """Its result; now and then it is cancelled at one of its awaits, on average at number `awaits`. Raises
+        """Returns the call's result; sometimes cancels it at one of its awaits, on average at number `awaits`. Raises
         `GivenUp` then."""
         if not self.slips(weight):
             return await call
@@ -71,7 +71,7 @@ class Careless:
 
     @asynccontextmanager
     async def within(self, opening: Awaitable[C]) -> AsyncIterator[C]:
-        """A block of what `opening` opens; opening and closing may be let go as well."""
+        """The block of the context manager from `opening`; opening and closing may be cancelled as well."""
         thing = await self.call(opening)
         try:
             yield thing
@@ -79,7 +79,7 @@ class Careless:
             await self.call(thing.close())
 
     def stumbling(self, items: Iterable[T], count: int) -> Iterator[T]:
-        """Some of `count` items, and then `Mistake`."""
+        """Yields some of `count` items, then raises `Mistake`."""
         left = self._random.randrange(count + 1)
         for item in items:
             if not left:
@@ -94,7 +94,7 @@ def _end_soon(scope: asyncio.Timeout, wait_s: float) -> None:
 
 
 class _Watched(Generic[T]):
-    """Awaits `call`, and tells when it suspends for the `at`th time."""
+    """Awaits `call`, and reports when it suspends for the `at`th time."""
 
     def __init__(self, call: Awaitable[T], at: int, reached: Callable[[], None]) -> None:
         self._call = call
@@ -119,5 +119,5 @@ class _Watched(Generic[T]):
             except GeneratorExit:
                 steps.close()
                 raise
-            except BaseException as error:  # noqa: BLE001  whatever it is, the call is given it
+            except BaseException as error:  # noqa: BLE001  whatever it is, the call gets it
                 step, given = steps.throw, error

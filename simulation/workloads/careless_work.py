@@ -1,9 +1,9 @@
-"""What users do with little thought, beside the workload (SCENARIOS C1 to C5, C8): many sends at once into a producer
-with little room and a commit right behind them, bulk sends that are cancelled or whose iterator raises, blocks that are
-left early, messages that are sent and never asked after.
+"""Careless use of the client, beside the workload (SCENARIOS C1 to C5, C8): many sends at once into a producer with a
+small buffer, followed at once by a commit; bulk sends that are cancelled or whose iterator raises; blocks that are left
+early; sends whose result is never checked.
 
-Everything goes into the history with what each call has promised (`Operation.calls`). Each step has producers of its
-own and counts as a process of its own, for order holds within one producer.
+Everything goes into the history with each call's promise (`Operation.calls`). Each step has its own producers and
+counts as a process of its own, because order holds within one producer.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from txnwire.errors import ProducerFenced, TxnError, WouldBlock
 from txnwire.ids import MessageId
 
 ROOM_BYTES = (300, 1500, 6000)
-"""Of the buffer of a producer: less than what is sent at once."""
+"""Size of a producer's buffer: less than what is sent at once."""
 BULK_BYTES = (0, 0, 0, 200, 1200)
-"""What a message has besides its value: some do not fit where others do."""
+"""Sizes of a message besides its value: some fit into a buffer that others do not."""
 FORGETFUL_SHARE = 0.5
-"""Of callers whose call in a transaction has failed, that commit it all the same."""
+"""Share of callers that commit although a call in the transaction has failed."""
 EARLY_SHARE = 0.2
-"""Of blocks, that are left by an exception of the user's."""
+"""Share of blocks left by an exception of the user's."""
 RIVAL_SHARE = 0.5
-"""Of blocks, in which a second producer of the same name comes along (C8)."""
+"""Share of blocks with a second producer of the same name (C8)."""
 
 End = Callable[[Draft, Transaction], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class CarelessNames:
-    """What of the workload it takes: topics, the keys of now, and values that nobody else has."""
+    """What it uses of the workload: topics, the current keys, and unique values."""
 
     topics: tuple[str, ...]
     key: Callable[[], str]
@@ -54,7 +54,7 @@ class _Accepted(NamedTuple):
 
 
 class CarelessWork:
-    """One client's share. `commit` and `abort` end a transaction as the workload does. `met` is told of errors that end
+    """One client's share. `commit` and `abort` end a transaction as the workload does. Calls `met` with errors that end
     nothing."""
 
     def __init__(
@@ -82,7 +82,7 @@ class CarelessWork:
         self._steps = 0
 
     async def step(self, client: txnclient.Client) -> None:
-        """One of them. Raises what ended it, when all it had under way is over."""
+        """Does one of the steps. Raises the error that ended it, once all its work under way is over."""
         self._steps += 1
         process = f"{self._process}/careless-{self._steps}"
         steps = (self._burst, self._plain_burst, self._bulk, self._bulk, self._producer_block, self._block)
@@ -114,7 +114,7 @@ class CarelessWork:
     # ---- C2, C3: more than there is room for ----
 
     async def _burst(self, client: txnclient.Client, process: str) -> None:
-        """▲ C2: all of these sends have been called when the commit is, and most wait for room."""
+        """▲ C2: all of these sends have been called before the commit, and most wait for room."""
         async with self._careless.within(self._producer(client)) as producer:
             draft = self._recorder.begin(process, "txn")
             txn = await self._begin(client, draft)
@@ -137,7 +137,8 @@ class CarelessWork:
             draft.stored(value, await self._careless.call(send, weight=0.1))
 
     async def _plain_burst(self, client: txnclient.Client, process: str) -> None:
-        """▲ C3: of one key these are stored in the order in which they were called, whatever has to wait for room."""
+        """▲ C3: sends of one key are stored in the order in which they were called, whichever of them has to wait for
+        room."""
         async with self._careless.within(self._producer(client)) as producer:
             tasks = [
                 asyncio.ensure_future(self._send_plain(process, producer)) for _ in range(self._random.randrange(2, 25))
@@ -157,7 +158,7 @@ class CarelessWork:
     # ---- C1: bulk sends that come to a bad end ----
 
     async def _bulk(self, client: txnclient.Client, process: str) -> None:
-        """▲ C1: whatever ends it but success, no part of it may ever be read, also where its caller commits."""
+        """▲ C1: unless it succeeds, no part of it may ever be read, even if its caller commits."""
         async with self._careless.within(self._producer(client)) as producer:
             draft = self._recorder.begin(process, "txn")
             txn = await self._begin(client, draft)
@@ -177,7 +178,7 @@ class CarelessWork:
     # ---- C4, C8: messages that nobody asks after ----
 
     async def _producer_block(self, client: txnclient.Client, process: str) -> None:
-        """▲ C4: of what was accepted and lost, `flush` or the end of the block tells."""
+        """▲ C4: `flush` or the end of the block reports messages that were accepted and lost."""
         draft = self._recorder.begin(process, "producer")
         name = process.replace("/", ".")
         accepted: list[_Accepted] = []
@@ -220,7 +221,7 @@ class CarelessWork:
             return _Accepted(sent, value, producer.send_nowait(value.encode(), key=key, properties=self._properties()))
 
     def _look_at(self, accepted: Sequence[_Accepted]) -> None:
-        """▲ Only when the producer is closed: nobody has looked at any of these before."""
+        """▲ Only after the producer is closed: the result of none was checked before."""
         for one in accepted:
             if one.stored.done() and not one.stored.cancelled() and one.stored.exception() is None:
                 one.draft.stored(one.value, one.stored.result())
@@ -238,8 +239,8 @@ class CarelessWork:
         producer: Producer,
         accepted: list[_Accepted],
     ) -> None:
-        """▲ C8: a second producer of this name fences the first one, while that has some of what it has accepted under
-        way: it is told, or everything is stored."""
+        """▲ C8: a second producer of this name fences the first one while accepted messages of the first are under way:
+        it gets an error, or all are stored."""
         async with client.producer(producer.topic, name=producer.name) as rival:
             rivals = [asyncio.ensure_future(self._send_plain(f"{process}-rival", rival)) for _ in range(4)]
             try:
@@ -285,7 +286,7 @@ class CarelessWork:
             draft.asked = True
 
     def _leave_to_the_commit(self, draft: Draft, producer: Producer, txn: Transaction) -> None:
-        """The commit waits for it, and may be cancelled while it does, before anybody was asked to commit."""
+        """The commit waits for it, and may be cancelled meanwhile, before a request to commit was sent."""
         key, value = self._names.key(), self._names.value()
         with suppress(WouldBlock):
             stored = producer.send_nowait(value.encode(), key=key, properties=self._properties(), txn=txn)

@@ -1,8 +1,8 @@
-"""A queue whose worker gives up on many messages: those go to a dead-letter topic, each exactly once, whatever befalls
-the cluster. A move is a transaction of the worker's client that sends a copy and acks the original.
+"""A queue whose worker gives up on many messages: each goes to a dead-letter topic exactly once, under all faults. A
+move is a transaction of the worker's client that sends a copy and acks the original.
 
-At the end each message of the topic was acked, or stands in the dead-letter topic once, or is still there; and nothing
-is in two of these places.
+At the end each message of the topic was acked, or is in the dead-letter topic once, or is still there; and none is in
+two of these places.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ GIVEN_UP_SHARE = 0.5
 
 @dataclass(slots=True)
 class DeadLog:
-    """`acked`: values for which an ack was asked for outside of transactions, which a crash may forget. `dead`:
-    (origin, value) of the copies; `left`, `visible`: values found at the end."""
+    """`acked`: values with a requested ack outside of transactions, which a crash may forget. `dead`: (origin, value)
+    of the copies; `left`, `visible`: values found at the end."""
 
     acked: dict[str, None] = field(default_factory=dict)
     dead: list[tuple[str, str]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class DeadLife:
         self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
-        """Returns when it cannot go on: it is started anew."""
+        """Returns when it cannot go on; it is then restarted."""
         ports = self._ports
         try:
             opening = txnclient.connect(
@@ -100,7 +100,7 @@ class DeadLife:
 
 
 class DeadDrain:
-    """At the end, when everything has healed and the worker lives no more."""
+    """Runs at the end, when everything has healed and the worker has ended."""
 
     def __init__(self, ports: Ports, plan: Plan, log: DeadLog) -> None:
         self._ports = ports

@@ -1,8 +1,8 @@
-"""Two holders of one transaction key that take turns, also while the other one works: each new one fences the one
-before, whose open transaction is aborted at once and whose sends nobody may ever read (K1, K3, K6).
+"""Two holders of one transaction key take turns, also while the other one works: each new one fences the one before,
+whose open transaction is aborted at once and whose sends must never be read (K1, K3, K6).
 
-What they do goes into the history, which the checker judges; what becomes of the key's record is judged revision by
-revision (`simulation.judges.key_judge`).
+The checker judges what they do, from the history; `simulation.judges.key_judge` judges the key's record, revision by
+revision.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ RACE_S = 0.05
 
 @dataclass(slots=True)
 class KeyedLog:
-    """What became of the holders: how often one was fenced, was refused as another one connected, or connected right
-    behind another one (`RACE_S`)."""
+    """Events of the holders: how often one was fenced, was refused as another one connected, or connected right after
+    another one (`RACE_S`)."""
 
     fenced: int = 0
     refused: int = 0
@@ -46,7 +46,7 @@ class KeyedLife(ClientLife):
         self._log = log
 
     async def live(self) -> None:
-        """Returns when it is fenced, or cannot go on: it is started anew."""
+        """Returns when it is fenced, or cannot go on; it is then restarted."""
         ports = self._ports
         together = self._random.random() < 0.5  # with the other one, if that waits as well
         await asyncio.sleep(4.0 - self._now() % 4.0 if together else self._random.expovariate(1 / 3.0))

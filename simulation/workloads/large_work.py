@@ -1,8 +1,8 @@
-"""Large values in pieces, over segments that are split and merged by their load (SCENARIOS A7), whatever befalls the
-cluster: each appears whole or not at all, once, with all of its transaction, and those of one key in their order.
+"""Large values in pieces, over segments that are split and merged by their load (SCENARIOS A7), under all faults: each
+appears whole or not at all, once, with all of its transaction, and those of one key in order.
 
-One process works on a topic of its own, so that it knows of everything. Pieces are small here, for what is asked is
-where they stand and what becomes of them, not how many bytes they have.
+One process works on a topic of its own, so that it knows everything. Pieces are small here, because the test is about
+their places and fate, not their size.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LargeSend:
 
 @dataclass(slots=True)
 class LargeLog:
-    """What the process sent over all its lives, in order; `found`: what readers were given that is not what was sent;
+    """What the process sent over all its lives, in order; `found`: what readers got that differs from what was sent;
     `visible`: (key, value) at the end."""
 
     sends: list[LargeSend] = field(default_factory=list)
@@ -82,7 +82,7 @@ class LargeLog:
                 yield f"large: {key} holds {', '.join(order)}, sent in the order {', '.join(wanted)}"
 
     def received(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
-        """Told of what came; returned is (key, value) of each."""
+        """Records received messages; returns (key, value) of each."""
         came = []
         for message in messages:
             value = message.value.partition(b" ")[0].decode()
@@ -94,7 +94,7 @@ class LargeLog:
 
 
 def content(value: str, pieces: int) -> bytes:
-    """Of its pieces the last is shorter; no two of a value are alike."""
+    """The last piece is shorter; no two pieces of a value are alike."""
     length = max(len(value) + 1, PIECE_BYTES * pieces - 50)
     filler = "".join(f"{number}:{value}." for number in range(length // (len(value) + 3) + 1))
     return f"{value} {filler}".encode()[:length]
@@ -112,7 +112,7 @@ class LargeLife:
         self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
-        """Returns when it cannot go on: it is started anew."""
+        """Returns when it cannot go on; it is then restarted."""
         ports = self._ports
         try:
             opening = txnclient.connect(
@@ -136,7 +136,7 @@ class LargeLife:
             self._plan.met(self._name, error)
 
     async def _phase(self, client: txnclient.Client, producer: Producer) -> None:
-        """Busy, or nearly idle, for a while: segments become hot and cold."""
+        """Works, or is nearly idle, for a while: segments become hot and cold."""
         pause_s = self._random.choice((0.1, 0.1, 3.0))
         until = self._ports.clock.monotonic() + self._random.uniform(3.0, 15.0)
         while self._plan.active and self._ports.clock.monotonic() < until:
@@ -149,7 +149,7 @@ class LargeLife:
                 await self._transaction(txn, producer)
             except TxnError as error:
                 self._plan.met(self._name, error)
-                # ▲ A7: its caller may commit as if nothing had happened, and half a value must not be there then.
+                # ▲ A7: its caller may commit although this failed, and half a value must not be there then.
                 forgetful = isinstance(error, GivenUp) and self._random.random() < 0.5
                 await self._careless.call(txn.commit() if forgetful else txn.abort())
                 if error.fatal:
@@ -172,7 +172,7 @@ class LargeLife:
         await self._careless.call(txn.abort() if self._random.random() < 0.15 else txn.commit())
 
     async def _follow(self, client: txnclient.Client) -> None:
-        """What a reader sees meanwhile is committed and whole."""
+        """A reader during the work must see only committed, whole values."""
         while self._plan.active:
             try:
                 async with self._careless.within(client.reader(TOPIC, start="latest")) as reader:
@@ -187,7 +187,7 @@ class LargeLife:
 
 
 class LargeDrain:
-    """At the end, when everything has healed and the process lives no more."""
+    """Runs at the end, when everything has healed and the process has ended."""
 
     def __init__(self, ports: Ports, plan: Plan, log: LargeLog) -> None:
         self._ports = ports

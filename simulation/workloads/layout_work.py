@@ -1,8 +1,8 @@
-"""Splits and merges under all faults, and what is true of layouts and seals at every revision of the store.
+"""Splits and merges under all faults, and a judge of layouts and seals at every revision of the store.
 
-One process changes the layouts of the workload's topics throughout, as an operator or the autoscaler would, now and
-then with requests that race. Beside it a judge reads every change of the store and counts the rare branches that were
-reached, so that a green run shows what it was green about.
+One process changes the layouts of the workload's topics throughout, as an operator or the autoscaler would, sometimes
+with racing requests. A judge reads every change of the store and counts the rare branches reached, so that a green run
+shows what it covered.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from txnwire.ids import HASH_SPACE, hash_key
 from txnwire.names import TopicName
 
 MOST_SEGMENTS = 5
-"""Active ones of a topic, which is merged above."""
+"""Limit of a topic's active segments, above which they are merged."""
 BEHIND_S = 1.0
-"""A change is right behind another one within this time."""
+"""A change within this time follows another one directly."""
 
 RARE = (
     "split", "merge", "merge right behind a split", "split of a child right behind its birth", "seal given up",
@@ -49,7 +49,7 @@ class LayoutLife:
         self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
-        """Returns when it cannot go on: it is started anew."""
+        """Returns when it cannot go on; it is then restarted."""
         ports = self._ports
         try:
             async with txnclient.connect(
@@ -66,7 +66,7 @@ class LayoutLife:
             self._met(error)
 
     def _met(self, error: TxnError) -> None:
-        """A layout that has moved on, or gone, is no news to whoever asks for a change of it."""
+        """Errors that a racing change may get: the layout has moved on, or is gone."""
         if not isinstance(error, InvalidArgument | NotAllowed | TopicNotFound):
             self._plan.met(self._ports.owner.name, error)
 
@@ -107,15 +107,15 @@ class _Segment:
 
 @dataclass(slots=True)
 class _Topic:
-    """As its record stands. `known`: every segment it ever had, pruned ones too."""
+    """A topic by its current record. `known`: every segment it ever had, pruned ones too."""
 
     topology: Topology
     known: dict[int, _Segment] = field(default_factory=dict)
 
 
 class LayoutJudge:
-    """Show it every change of the store, revision by revision. `findings`: what is broken; `counts`: how often which
-    of `RARE` was seen."""
+    """Call it with every change of the store, revision by revision. `findings`: what is broken; `counts`: how often
+    each of `RARE` was seen."""
 
     def __init__(self) -> None:
         self.findings: list[str] = []
@@ -125,7 +125,7 @@ class LayoutJudge:
         self._drained: dict[str, Drained] = {}
         self._subscriptions: dict[str, None] = {}
         self.segments: dict[tuple[str, int], tuple[int, int]] = {}
-        """(topic path, segment id) → its bounds, of every segment there ever was"""
+        """(topic path, segment id) → its bounds, for every segment that ever existed"""
 
     def saw(self, at: float, events: Sequence[Event]) -> None:
         """Everything that changed at one revision."""
@@ -272,7 +272,7 @@ class LayoutJudge:
             self.findings.append(f"{name} is drained through {drained.end}, and sealed at {ledgers and ledgers.sealed}")
 
     def misplaced(self, placed: Iterator[tuple[str, int, int, str]]) -> Iterator[str]:
-        """Of (topic path, segment id, key hash, value): what stands where its key does not belong."""
+        """Values that stand where their keys do not belong: (topic path, segment id, key hash, value)."""
         for topic, segment, key_hash, value in placed:
             bounds = self.segments.get((topic, segment))
             if bounds is None:

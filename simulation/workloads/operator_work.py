@@ -1,7 +1,6 @@
-"""An operator who deletes the transaction key that two holders take turns with, whoever has it just then (DESIGN §9).
+"""An operator deletes the transaction key that two holders take turns with, whichever has it just then (DESIGN §9).
 
-What becomes of the key's record is judged revision by revision (`simulation.judges.key_judge`), what the holders do by
-the history."""
+`simulation.judges.key_judge` judges the key's record revision by revision, the history checker judges the holders."""
 
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ class OperatorLife:
             try:
                 await self._delete_keys()
             except OutcomeUnknown:
-                pass  # it goes on being repeated, as long as this process lives
+                pass  # it is repeated as long as this process lives
             except TxnError as error:
                 self._plan.met(self._ports.owner.name, error)
 
     async def _delete_keys(self) -> None:
-        """As `txnctl keys delete` does: of the epoch that was looked at. Raises `NotAllowed` where somebody connects
+        """Like `txnctl keys delete`: at the epoch that was read. Raises `NotAllowed` if another holder connects
         meanwhile."""
         store = self._ports.store
         for record in (await store.range(keys.TXN_KEY, keys.prefix_end(keys.TXN_KEY))).records:

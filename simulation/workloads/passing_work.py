@@ -1,12 +1,12 @@
-"""A topic that passes: made, written, consumed, trimmed by a short retention, deleted with all it had, and made again
-under its name; its subscription likewise. What must be true of it, whatever befalls the cluster:
+"""A topic is made, written, consumed, trimmed by a short retention, deleted with its content, and made again under its
+name; its subscription likewise. Under all faults this must be true:
 
-- nothing of a deleted topic is ever seen in the one that bears its name now, nor anything that was aborted;
-- what a committed transaction has acked never comes again, unless its subscription was made anew meanwhile;
+- no message of a deleted topic is ever seen in the current one of its name, nor an aborted message;
+- messages acked by a committed transaction never come again, unless the subscription was made anew meanwhile;
 - in the end everything comes that was committed and not acked for good: retention takes nothing of it, and no ack of a
   subscription that was deleted counts for the one made anew.
 
-One process works on it, so that it knows of everything; it may be killed at any step.
+One process does all the work, so that it knows everything; it may be killed at any step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ABORTED_SHARE = 0.25
 
 @dataclass(slots=True)
 class Generation:
-    """One topic of the name. `subscription`: counts those made in it."""
+    """One topic of the name. `subscription`: counts the subscriptions made in it."""
 
     number: int
     segments: int
@@ -44,13 +44,13 @@ class Generation:
     joined: bool = False
     written: int = 0
     certain: dict[str, int] = field(default_factory=dict)
-    """Values stored outside transactions → the subscription that stood when they were sent."""
+    """Values stored outside transactions → the subscription that existed when they were sent."""
     in_txn: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Values stored in transactions → the transaction, and the subscription as above."""
     acked: list[tuple[str, int, str]] = field(default_factory=list)
     """(transaction, subscription, value)"""
     delivered: list[tuple[str, int]] = field(default_factory=list)
-    """Values in the order of receipt, with the subscription; those of another generation too."""
+    """Values in the order of receipt, with the subscription; values of another generation too."""
 
 
 @dataclass(slots=True)
@@ -61,10 +61,11 @@ class PassingLog:
     attempts: dict[str, None] = field(default_factory=dict)
     """Every transaction that was begun."""
     subscriptions: int = 0
-    """Of all generations."""
+    """Number of subscriptions over all generations."""
     left: list[str] = field(default_factory=list)
     visible: list[str] = field(default_factory=list)
-    """What a reader from the beginning finds at the end: also what no subscription would be given any more."""
+    """Messages that a reader from the beginning finds at the end, also those that no subscription would get any more.
+    """
     drained: bool = False
     outcomes: dict[str, str] = field(default_factory=dict)
 
@@ -120,7 +121,7 @@ class PassingLife:
         self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
-        """Returns when it cannot go on: it is started anew."""
+        """Returns when it cannot go on; it is then restarted."""
         ports = self._ports
         try:
             opening = txnclient.connect(
@@ -130,14 +131,14 @@ class PassingLife:
                 while self._plan.active:
                     await self._one_topic(client)
         except (TopicNotFound, SubscriptionNotFound):
-            # A deletion that a former life asked for, and that was on its way when that was killed, has come late.
+            # A deletion requested by a former life, and under way when that was killed, has landed late.
             if self._log.generations:
                 self._log.current.deleting = True
         except TxnError as error:
             self._plan.met(self._name, error)
 
     async def _one_topic(self, client: txnclient.Client) -> None:
-        """Go on with the current one, or make the next."""
+        """Goes on with the current topic, or makes the next."""
         log = self._log
         if not log.generations or log.current.deleting:
             if log.generations:
@@ -216,7 +217,7 @@ class PassingLife:
 
 
 class PassingDrain:
-    """At the end, when everything has healed and the process lives no more."""
+    """Runs at the end, when everything has healed and the process has ended."""
 
     def __init__(self, ports: Ports, plan: Plan, log: PassingLog) -> None:
         self._ports = ports
@@ -233,7 +234,7 @@ class PassingDrain:
             log.outcomes = await outcomes_of(client, list(log.attempts))
             one = log.current
             if one.deleting or one.unsubscribing:
-                return  # nobody knows how far that has come
+                return  # it is unknown how far that has come
             with suppress(TopicNotFound):
                 log.visible += await _read_all(client)
                 async with client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest") as consumer:
@@ -244,8 +245,7 @@ class PassingDrain:
 
 
 async def _read_all(client: txnclient.Client) -> list[str]:
-    """Read anew where retention takes something while it is read: what is behind that may be a part of a
-    transaction."""
+    """Starts the read again if retention takes something meanwhile: the rest may be a part of a transaction."""
     while True:
         with suppress(DataTrimmed):
             async with client.reader(TOPIC, start="earliest", end="latest") as reader:

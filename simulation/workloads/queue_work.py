@@ -1,8 +1,8 @@
-"""Workers that share a queue under all faults, and what must be true of it at the end, whatever befell them.
+"""Workers share a queue under all faults; a judge checks the queue at the end.
 
-Each takes some messages, acks them in a transaction, now and then gives some back or aborts, and may be killed.
-A message may be delivered any number of times; but no two transactions that have committed acked the same one, and in
-the end everything visible in the topic was acked by one that committed, or is still there, and never both.
+Each takes some messages, acks them in a transaction, sometimes gives some back or aborts, and may be killed. A message
+may be delivered any number of times. But no two committed transactions acked the same one, and in the end each visible
+message was acked by a committed transaction or is still there, never both.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class QueueLife:
         self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
-        """Returns when it cannot go on, or a while has passed: it is started anew, as under a supervisor."""
+        """Returns when it cannot go on, or after a while; it is then restarted, as under a supervisor."""
         ports = self._ports
         try:
             opening = txnclient.connect(
@@ -125,7 +125,7 @@ class QueueLife:
 
 
 class QueueDrain:
-    """At the end, when everything has healed and no worker lives."""
+    """Runs at the end, when everything has healed and no worker runs."""
 
     def __init__(self, ports: Ports, plan: Plan, log: QueueLog) -> None:
         self._ports = ports

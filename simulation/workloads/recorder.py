@@ -1,4 +1,4 @@
-"""Writes down what clients do, outside of them: what a killed client had begun stays in the history.
+"""Records what clients do, outside of them: a killed client's begun work stays in the history.
 
 In the simulation it is kept in memory beside the clients; real processes write every change of a draft to a journal
 (`Recorder.changed`) before they go on.
@@ -32,8 +32,7 @@ from txnwire.names import SegmentName
 
 
 def place_of(message_id: MessageId) -> Place:
-    """▲ Of the segments that a key goes over one after another, each has a higher id than the one before: so places
-    compare along the graph of segments, as long as they are of one key."""
+    """▲ A key moves to segments with ever higher ids: so the places of one key compare along the graph of segments."""
     segment = SegmentName.from_path(message_id.segment)
     return (segment.segment_id, *message_id.position, message_id.index)
 
@@ -62,7 +61,7 @@ class Draft:
     left: bool = False
     calls: list[Call] = field(default_factory=list)
     asked: bool = False
-    """Whether somebody was asked to commit it."""
+    """Whether a request to commit it was sent."""
 
     def begun(self, txn_id: TxnId) -> None:
         self.name = f"{self.name} {txn_id}"
@@ -73,7 +72,7 @@ class Draft:
         self.changed(self)
 
     def stored(self, value: str, message_id: MessageId) -> None:
-        if message_id.position.ledger_id:  # 0: stored by an earlier sending, nobody remembers where
+        if message_id.position.ledger_id:  # 0: stored by an earlier sending, its place is unknown
             self.places[value] = place_of(message_id)
             self.changed(self)
 
@@ -91,7 +90,7 @@ class Draft:
 
     @contextmanager
     def call(self, what: str, values: Iterable[str] = ()) -> Iterator[None]:
-        """A call whose promise is judged. It has no end where the process itself was cancelled amid it."""
+        """A call whose promise is judged. It has no end if the process itself was cancelled during it."""
         number = len(self.calls)
         self.calls.append(Call(what=what, values=list(values)))
         self.changed(self)
@@ -107,7 +106,7 @@ class Draft:
         self.changed(self)
 
     def aborted(self, at: float) -> None:
-        """Its process has been told so, at this time."""
+        """Its process learned this at this time."""
         self.told = at
         self.reported("aborted")
 
@@ -153,15 +152,15 @@ class Recorder:
 
 
 class Positions:
-    """Tells apart what one consumer was delivered under different assignments and rewinds: only within one of them
-    does order count (`Poll.assignment`), and none is older than when its predecessor was last seen. A reader
-    (`subscription` None) has one, over all segments and their owners: it goes on where it is, parents first."""
+    """Separates one consumer's deliveries under different assignments and rewinds: order counts only within one
+    (`Poll.assignment`), and none is older than when its predecessor was last seen. A reader (`subscription` None) has
+    one, over all segments and their owners: it goes on where it is, parents first."""
 
     def __init__(self, now: Callable[[], float], subscription: str | None) -> None:
         self._now = now
         self._subscription = subscription
         self._current: dict[str, tuple[object, int, int, float]] = {}
-        """segment → holder, epoch, number, since when at the earliest"""
+        """segment → holder, epoch, number, earliest possible begin"""
         self._seen_at: dict[str, float] = {}
         self._opened_at = now()
         self._numbers = 0

@@ -1,8 +1,8 @@
-"""Named transactions in the workload: clients join the same ones, each as a writer with a part of its own, and now and
-then somebody ends one, with some of the parts that are complete (DESIGN §10).
+"""Named transactions in the workload: clients join the same ones, each as a writer with its own part, and sometimes one
+of them ends a transaction with some of the complete parts (DESIGN §10).
 
-A part that a commit does not list has failed, though its transaction has committed: nobody may ever read what it sent,
-and what it acked comes again.
+A part that a commit does not list has failed, though its transaction has committed: its sends must never be read, and
+what it acked comes again.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from txnwire.errors import InvalidTxnState, TxnError
 from txnwire.ids import TxnId
 
 JOB_S = 6.0
-"""How long one generation of names is begun anew."""
+"""How long one generation of names is used."""
 JOBS = 2
 """Names in use at a time."""
 TIMEOUTS_S = (1.0, 15.0)
 RUSH_SHARE = 0.1
-"""Of all parts: so many wait for the next full second and begin its name, at one moment with whoever else waits."""
+"""Share of parts that wait for the next full second to begin their name at the same moment as others."""
 
 BRIEF = "brief"
 BRIEF_SHARE = 0.15
 BRIEF_KEEP = timedelta(minutes=1)
-"""As little as there may be: what is collected early in a run is forgotten within it."""
+"""The minimum: a transaction collected early in a run is forgotten within it."""
 NEWEST_SHARE = 0.3
-"""Of all begins: so many ask to be known while nothing newer is, which counts where they are the first."""
+"""Share of begins that ask to be remembered until a newer one; only a name's first begin decides."""
 
 Step = Callable[[Draft, Transaction], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class SharedParts:
-    """What the clients of one process know of the parts they have in named transactions."""
+    """What one process' clients know of their parts in named transactions."""
 
     recorder: Recorder
     parts: dict[TxnId, dict[int, Draft]] = field(default_factory=dict)
     complete: dict[TxnId, list[int]] = field(default_factory=dict)
-    """Writers whose sends and acks are all there: only these may be counted."""
+    """Writers whose sends and acks are complete: only these may be counted."""
 
     def begin(self, process: str, txn: Transaction) -> Draft:
         draft = self.recorder.begin(process, f"writer {txn.writer_id:016x}")
         draft.shared = shared_name(txn)
-        draft.changed(draft)  # a journal has to know it, also of a part that comes to nothing
+        draft.changed(draft)  # a journal has to know it, even if the part fails
         self.parts.setdefault(txn.id, {})[txn.writer_id] = draft
         return draft
 
     def decided(self, txn: Transaction) -> None:
-        """Every part learns how it ended; told two stories, it shows them both."""
+        """Records in every part how it ended; with two contradicting outcomes, records both."""
         for writer, draft in self.parts.get(txn.id, {}).items():
             counted = counts(txn, writer)
             draft.reported("committed" if counted else "aborted")
@@ -73,7 +73,7 @@ def counts(txn: Transaction, writer: int) -> bool:
 
 
 class SharedWork:
-    """One client's share. `met` is told of errors that end nothing."""
+    """One client's share. Calls `met` with errors that end nothing."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class SharedWork:
         self._careless = careless
 
     async def take_part(self, client: txnclient.Client, step: Step) -> None:
-        """Join, do some steps, and end the transaction or leave it to others."""
+        """Joins, does some steps, and ends the transaction or leaves it to others."""
         chance = self._random
         job = f"job/{int(self._now() // JOB_S)}-{chance.randrange(JOBS)}"
         if chance.random() < RUSH_SHARE:
@@ -137,15 +137,15 @@ class SharedWork:
         self._decided(txn)
 
     def _decided(self, txn: Transaction) -> None:
-        """Where it is known how. That it has committed may be known without the writers that count."""
+        """Returns how it ended, if known. A commit may be known without its counting writers."""
         if txn.state is TransactionState.ABORTED or txn.result is not None:
             self._parts.decided(txn)
 
 
 async def ask_shared(client: txnclient.Client, drafts: list[Draft], told: Callable[[Draft, str], None]) -> list[str]:
-    """At the end: how each part ended, by the outcome that its name still tells; returned is what is wrong with it.
+    """At the end: records how each part ended, by its name's kept outcome; returns what is wrong with it.
 
-    Of a name that was kept briefly nobody is asked: what nobody was told of it may have happened or not."""
+    Skips names that are kept only briefly: a part without a known outcome may have happened or not."""
     by_job: dict[str, list[Draft]] = {}
     for draft in drafts:
         if draft.shared and not draft.shared.startswith(f"{BRIEF}/"):

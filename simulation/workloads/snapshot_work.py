@@ -1,8 +1,8 @@
-"""Snapshots beside the workload: each is read whole and from the one before it, and must add up (DESIGN §10).
+"""Takes snapshots beside the workload: each is read whole and from the one before it, and must add up (DESIGN §10).
 
-The checker judges that none is torn, and likewise each read to "latest", which takes a snapshot of its own. What it
-cannot know is looked at here: that a snapshot holds what had been committed before it was asked for, and that it is the
-one before and what was committed between the two.
+The checker judges that none is torn, and likewise each read to "latest", which takes its own snapshot. Here two more
+things are judged: a snapshot holds what was committed before the request, and it equals the previous one plus what was
+committed between the two.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PAUSE_S = 6.0
 """Mean pause between two snapshots of one process."""
 
 PREFETCH_BYTES = 4096
-"""Of what is read in bulk: a few entries, so that it is under way for a while."""
+"""Size of a bulk read: a few entries, so that it takes a while."""
 
 
 class SnapshotWork:
-    """One process' snapshots. `keys`: all that a history may hold of these topics, so that what a snapshot lacks of one
-    is seen. `found`: told of what is wrong."""
+    """One process' snapshots. `keys`: all keys that a history may have of these topics, so that a missing one is seen.
+    Reports faults to `found`."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SnapshotWork:
     async def go_on(
         self, client: txnclient.Client, active: Callable[[], bool], met: Callable[[TxnError], None]
     ) -> None:
-        """Take and read snapshots until `active` says no."""
+        """Takes and reads snapshots until `active` returns False."""
         while active():
             await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
             try:
@@ -88,8 +88,8 @@ class SnapshotWork:
             self._found(f"{name} has {values.total()} messages, and {counted} by their heads")
 
     async def _read_to_latest(self, client: txnclient.Client) -> None:
-        """A whole read while transactions commit. The checker judges it by itself: other reads of the same values make
-        up for nothing that is missing in it."""
+        """A whole read while transactions commit. The checker judges it separately: other reads of the same values must
+        not make up for what it lacks."""
         committed = self._committed()
         self._taken += 1
         name = f"{self._process}@{self._taken}/latest"
@@ -121,7 +121,7 @@ class SnapshotWork:
         return messages
 
     async def _read_in_bulk(self, client: txnclient.Client, start: Snapshot | None, end: Snapshot) -> Counter[str]:
-        """The same by whole entries, each segment by itself, as the tasks of Spark do it."""
+        """The same by whole entries, each segment separately, as Spark's tasks do it."""
         span, values = Span(start, end), Counter[str]()
         for path, last in span.ends(self._topics).items():
             after = span.after(path)
@@ -132,7 +132,7 @@ class SnapshotWork:
         return values
 
     async def _count_by_heads(self, client: txnclient.Client, end: Snapshot) -> int:
-        """Messages of a snapshot, by the heads of all that is stored."""
+        """Counts a snapshot's messages by the heads of all stored entries."""
         count = 0
         span = Span(None, end)
         for path, last in span.ends(self._topics).items():

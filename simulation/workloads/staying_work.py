@@ -1,9 +1,9 @@
-"""Consumers that stay, whatever becomes of the controllers: of a stream, of a queue, and of a subscription that is
-deleted and made again under its name while its next consumer already asks for it.
+"""Consumers that stay open through all faults of the controllers: of a stream, of a queue, and of a subscription that
+is deleted and made again under its name while its next consumer already asks for it.
 
-What is sent while one of them is open has to come to it. Behind the work the layout changes once more and more is
-sent: whoever hears of no layout any more misses that (`StayingLog.findings`). This client is never careless, and lives
-on until everything is judged.
+Each must get everything sent while it is open. After the work the layout changes once more and more is sent: a consumer
+that gets no layouts any more misses that (`StayingLog.findings`). This client is never careless, and runs until
+everything is judged.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ TOPIC = "topic://public/sim/staying"
 STREAM, QUEUE, AGAIN = "staying", "staying-queue", "again"
 KEYS = 16
 LAST_SENDS = 16
-"""Behind the last change of the layout."""
+"""Time after the last change of the layout."""
 AGAIN_S = 4.0
 """Mean time between two deletions of the subscription that is made again."""
 
 
 @dataclass(slots=True)
 class StayingLog:
-    """By subscription what was sent since its present consumer was opened and has not come yet."""
+    """By subscription: what was sent since its present consumer was opened and has not come yet."""
 
     due: dict[str, dict[str, None]] = field(default_factory=dict)
     made_again: int = 0
     sent: int = 0
     ended: bool = False
-    """Whether all was sent, behind the last change of the layout."""
+    """Whether everything was sent, after the last change of the layout."""
 
     def findings(self) -> Iterator[str]:
         for subscription, values in self.due.items():
@@ -51,7 +51,7 @@ class StayingLog:
 
 
 class StayingLife:
-    """One life of the process. It goes on behind the end of the work until it is killed."""
+    """One life of the process. It goes on after the end of the work until it is killed."""
 
     def __init__(self, ports: Ports, plan: Plan, log: StayingLog) -> None:
         self._ports = ports
@@ -99,7 +99,7 @@ class StayingLife:
             await asyncio.Event().wait()
 
     async def _send_one(self, producer: Producer) -> None:
-        """▲ It is due where it was stored while the consumer was open; it may come before that is known here."""
+        """▲ A message is due if it was stored while the consumer was open; it may come before that is known here."""
         value = self._plan.value("staying")
         due = list(self._log.due.values())
         for values in due:
@@ -158,7 +158,7 @@ class StayingLife:
             self._log.made_again += 1
 
     async def _receive_for_a_while(self, consumer: Consumer) -> None:
-        """Until it is to be deleted, or was: once the work is over, only that ends it."""
+        """Receives until its deletion; once the work is over, only a deletion ends it."""
         self._log.due[AGAIN] = {}
         receiving = asyncio.ensure_future(self._receive(AGAIN, consumer))
         try:
@@ -171,7 +171,7 @@ class StayingLife:
             await asyncio.gather(receiving, return_exceptions=True)
 
     async def _delete(self, client: txnclient.Client, consumer: Consumer) -> None:
-        """One that is not answered may still delete the next one of the name: its consumer is told so."""
+        """A deletion without an answer may still delete the next one of the name: its consumer gets an error."""
         try:
             if self._plan.active:
                 await client.delete_subscription(TOPIC, AGAIN, force=True)
@@ -183,7 +183,7 @@ class StayingLife:
             await consumer.close()
 
     async def _open_again(self, client: txnclient.Client) -> Consumer:
-        """Also while the one before is being deleted."""
+        """Opens it, also while the former one is being deleted."""
         while True:
             try:
                 return await client.consumer(TOPIC, AGAIN, name=AGAIN)

@@ -1,9 +1,9 @@
-"""A stream that goes from one cut to the next, as Spark's source does (SCENARIOS X2): each step shows what its end
-holds and its start does not, read in bulk, segment by segment and part by part, whatever befalls the cluster meanwhile.
+"""A stream from cut to cut, as in Spark's source (SCENARIOS X2): each step shows what its end holds and its start does
+not, read in bulk, segment by segment and part by part, under all faults.
 
-A step's end is written down before anything of it is read, so whoever comes after a crash reads the same step; and now
-and then an old one is read once more, long after. At the end each committed transaction must have been shown by exactly
-one step, whole, and every reading of a step must have shown the same.
+A step's end is recorded before the step is read, so the next life after a crash reads the same step; sometimes an old
+one is read again much later. At the end each committed transaction must have been shown by exactly one step, whole, and
+every reading of a step must have shown the same.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from txnwire.ids import EARLIEST, Position
 PAUSE_S = 3.0
 """Mean pause between two steps."""
 AGAIN_SHARE = 0.3
-"""Of steps, after which an earlier one is read once more."""
+"""Share of steps after which an earlier one is read again."""
 TRIES = 4
-"""Of each part of a step, until the step as a whole begins anew; as many as Spark makes of a task."""
+"""Attempts for each part of a step before the whole step begins again; as many as Spark gives a task."""
 
 
 class ShownMessage(NamedTuple):
@@ -43,20 +43,20 @@ class ShownMessage(NamedTuple):
 @dataclass(slots=True)
 class StreamLog:
     """What the stream knows over all its lives. `cuts`: where it began, and the end of each step, the last of which may
-    still be under way; `steps`: of each what it showed, by segment."""
+    still be under way; `steps`: what each one showed, by segment."""
 
     topics: tuple[str, ...]
     cuts: list[str] = field(default_factory=list)
     steps: list[dict[str, list[ShownMessage]]] = field(default_factory=list)
     done: int = 0
-    """Steps that have been read to their ends."""
+    """Number of steps read to their ends."""
     again: int = 0
-    """Segments of steps that were read more than once."""
+    """Number of segments of steps that were read more than once."""
     late: int = 0
-    """Messages that stand before their step's start: of transactions that were pending then."""
+    """Number of messages before their step's start: of transactions pending then."""
     found: list[str] = field(default_factory=list)
     expected: Counter[str] = field(default_factory=Counter)
-    """What a reader shows at the end, between where the stream began and where it ended."""
+    """What a reader shows at the end, between the stream's begin and end."""
     ended: bool = False
 
     def planned(self, end: Snapshot) -> None:
@@ -68,7 +68,7 @@ class StreamLog:
         return Span(Snapshot.from_json(self.cuts[step]), Snapshot.from_json(self.cuts[step + 1]))
 
     def told(self, step: int, path: str, shown: list[ShownMessage]) -> None:
-        """All of a segment that a step shows, however often it was read."""
+        """Records all that a step shows of a segment, however often it was read."""
         before = self.steps[step].setdefault(path, shown)
         if before is not shown:
             self.again += 1
@@ -116,7 +116,7 @@ class StreamLife:
         self._careless = plan.caller(ports.random)
 
     async def live(self) -> None:
-        """Returns when it cannot go on: it is started anew."""
+        """Returns when it cannot go on; it is then restarted."""
         ports = self._ports
         try:
             async with txnclient.connect(
@@ -148,7 +148,7 @@ class StreamLife:
                     raise
 
     async def step(self, client: txnclient.Client) -> bool:
-        """The one under way, or else the next one. Returns False where nothing has been added."""
+        """Does the step under way, or else the next one. Returns False if nothing was added."""
         log = self._log
         if log.done == len(log.steps):
             cut = await client.snapshot(list(log.topics))
@@ -163,7 +163,7 @@ class StreamLife:
         return True
 
     async def _read(self, client: txnclient.Client, step: int) -> None:
-        """All segments at once, each for itself."""
+        """All segments at once, each separately."""
         span = self._log.span(step)
         ranges = [(path, span.after(path), end) for path, end in span.ends(self._log.topics).items()]
         reading = [self._read_segment(client, step, span, *one) for one in ranges if one[1] < one[2]]
@@ -192,7 +192,7 @@ class StreamLife:
     def _hold_against_heads(
         self, step: int, span: Span, path: str, heads: Sequence[EntryHead], shown: Sequence[ShownMessage]
     ) -> None:
-        """A plan is made of heads: they tell of the same entries, in order, and of as many messages in each."""
+        """A plan is made of heads: they must show the same entries, in order, each with as many messages."""
         planned = [
             (head.position, head.messages)
             for head in heads
@@ -204,7 +204,7 @@ class StreamLife:
     async def _read_part(
         self, client: txnclient.Client, span: Span, path: str, after: Position, end: Position
     ) -> list[ShownMessage]:
-        """What a task does: on its own, and again where it fails."""
+        """What a task does: reads a part independently, and again if it fails."""
         for number in range(1, TRIES + 1):
             try:
                 return await self._try_part(client, span, path, after, end)
@@ -232,7 +232,7 @@ class StreamLife:
 
 
 def partings(heads: Sequence[EntryHead]) -> list[Position]:
-    """Behind which entries a range can be parted: none of them amid the pieces of a large value."""
+    """Entries behind which a range can be split: none inside the pieces of a large value."""
     places: list[Position] = []
     begun: dict[tuple[str, int], None] = {}
     for head in heads:
@@ -247,7 +247,7 @@ def partings(heads: Sequence[EntryHead]) -> list[Position]:
 
 
 async def _beginning(client: txnclient.Client, cut: Snapshot) -> Snapshot:
-    """A cut that holds nothing: before the first entry of each segment, also of those that are open at `cut`."""
+    """An empty cut: before the first entry of each segment, also of transactions that are open at `cut`."""
     topics = {}
     for topic, bounds in cut.topics.items():
         segments = {}
@@ -261,7 +261,7 @@ async def _beginning(client: txnclient.Client, cut: Snapshot) -> Snapshot:
 
 
 class StreamDrain:
-    """At the end, when everything has healed and the process lives no more: the rest of the stream."""
+    """Runs at the end, when everything has healed and the process has ended: the rest of the stream."""
 
     def __init__(self, ports: Ports, plan: Plan, log: StreamLog) -> None:
         self._ports = ports

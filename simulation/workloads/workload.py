@@ -43,54 +43,54 @@ from txnwire.ids import MessageId, TxnId
 from txnwire.ports import Clock, Transport
 
 TOPICS = ("topic://public/sim/in", "topic://aborted/watermark/out")
-"""The second one's names look like parts of keys."""
+"""The second topic's names look like parts of keys."""
 SUBSCRIPTION = "workers"
 KEYS = 6
 ABORT_SHARE = 0.1
 FORGETFUL_SHARE = 0.5
-"""Of acks that were cancelled: the caller aborts; otherwise it goes on and commits."""
+"""Share of cancelled acks after which the caller aborts; otherwise it goes on and commits."""
 COMMIT_TRIES = 3
 TXN_TIMEOUT_S = 15.0
 DRAIN_SILENCE_S = 8.0
 UNEVEN_SHARE = 0.4
-"""Of bursts of plain sends, that have long messages among short ones."""
+"""Share of bursts of plain sends that have long messages among short ones."""
 LONG_BYTES = 1500
-"""Of a long message: a few of them are all that brokers with the smallest ledgers take in at once."""
+"""Size of a long message: brokers with the smallest ledgers take in only a few at once."""
 
 
 EXPECTED = (InvalidTxnState, TxnConflict, NotAllowed, WouldBlock, NotOwner, StoreUnavailable, StoreFull, Overloaded,
             ConnectionLost, Timeout, GivenUp)  # fmt: skip
-"""What clients may meet while faults go on. Anything else is a finding: corrupt data, internal errors, lost ids."""
+"""Errors that clients may meet during faults. Any other is a finding: corrupt data, internal errors, lost ids."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """What one run's clients share. `active`: they stop taking up new work once it is False."""
+    """Shared by one run's clients. `active`: they stop taking up new work once it is False."""
 
     url: str
     recorder: Recorder
     segments: int = 2
-    """Of each topic, at first."""
+    """Initial segments of each topic."""
     subscriptions: tuple[tuple[str, str], ...] = ((TOPICS[0], SUBSCRIPTION),)
-    """(topic, stream subscription) of all that is in the history."""
+    """(topic, stream subscription) of everything in the history."""
     pause_s: float = 0.15
     """Mean pause of a client between two operations."""
     active: bool = True
     careless: float = 0.0
-    """Share of their calls that clients let go of (`simulation.workloads.careless`)."""
+    """Share of calls that clients cancel (`simulation.workloads.careless`)."""
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     cut: int = 0
-    """Calls that were let go of."""
+    """Number of cancelled calls."""
     next_value: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     """How often clients met which error, for the report."""
     unexpected: list[str] = field(default_factory=list)
     damaged: Callable[[], bool] = lambda: False
-    """Whether bits have flipped on some disk: then clients may be told which file is damaged."""
+    """Whether bits have flipped on some disk: then clients may get errors about damaged files."""
     unreadable: Callable[[], Container[str]] = tuple
-    """Files that some disk has failed to read: then clients may be told so, of these."""
+    """Files that some disk has failed to read: then clients may get errors about these."""
     resolved: int = 0
-    """Transactions whose outcome only the final question told."""
+    """Transactions whose outcome only the final question showed."""
     shared: SharedParts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class NamedDraft(Protocol):
 
 
 class ClientPorts(Protocol):
-    """What a client process gets from the outside. `owner.name` is the process', unique for each of its lives."""
+    """A client process' ports. `owner.name` is the process', unique for each of its lives."""
 
     @property
     def owner(self) -> NamedDraft: ...
@@ -134,7 +134,7 @@ class ClientPorts(Protocol):
 
 
 class ClientLife:
-    """One life of one client process: opened, working until it is killed, unfit, or the plan ends."""
+    """One life of one client process: runs until it is killed, unfit, or the plan ends."""
 
     def __init__(self, ports: ClientPorts, plan: Plan, *, subscription: str = SUBSCRIPTION) -> None:
         self._ports = ports
@@ -160,7 +160,7 @@ class ClientLife:
         )
 
     async def live(self) -> None:
-        """Returns when it cannot go on: the process is started anew, as under a supervisor."""
+        """Returns when it cannot go on: the process is then restarted, as under a supervisor."""
         try:
             opening = txnclient.connect(
                 self._plan.url,
@@ -258,7 +258,7 @@ class ClientLife:
                 consumer.rewind()
 
     def _judge_fitness(self, error: TxnError) -> None:
-        """Raises `error` where this client cannot go on, or has failed too often in a row."""
+        """Raises `error` if this client cannot go on, or has failed too often in a row."""
         if isinstance(error, GivenUp):
             return
         self._failures += 1
@@ -271,8 +271,8 @@ class ClientLife:
         return f"k{(generation + self._random.randrange(KEYS)) % (2 * KEYS)}"
 
     async def _plain_sends(self, producers: list[Producer], count: int) -> None:
-        """One after another without waiting: many may be under way when a connection is lost. ▲ Where one is too long
-        for the room that its segment has, a short one behind it would fit in, and must not pass it (L8)."""
+        """Sends one after another without waiting: many may be under way when a connection is lost. ▲ If one is too
+        long for its segment's room, a short one behind it would fit in, and must not pass it (L8)."""
         producer = self._random.choice(producers)
         long_share = 0.5 if count > 1 and self._random.random() < UNEVEN_SHARE else 0.0
         stored: list[asyncio.Future[MessageId]] = []
@@ -307,7 +307,7 @@ class ClientLife:
         messages = await self._careless.call(receiving)
         draft.polled(self._positions.polls(messages))
         if messages:
-            # Its outcome stays unknown, for a crash may forget plain acks (DESIGN §6).
+            # Its outcome stays unknown, because a crash may forget plain acks (DESIGN §6).
             draft.acking(self._acks(messages))
             await self._careless.call(consumer.ack(messages))
 
@@ -346,14 +346,14 @@ class ClientLife:
             except GivenUp:
                 if self._random.random() < FORGETFUL_SHARE:
                     raise
-                # ▲ C1: its caller goes on without it: that it commits is refused, or is a finding.
+                # ▲ C1: its caller goes on without it: the commit must be refused, or it is a finding.
 
     def _acks(self, messages: list[Message]) -> list[Ack]:
         at = self._now()
         return [Ack(subscription=self._subscription, value=message.value.decode(), at=at) for message in messages]
 
     async def _send(self, draft: Draft, txn: Transaction, producers: list[Producer]) -> None:
-        """Some sends are awaited, others left for the commit to wait for."""
+        """Awaits some sends, and leaves others for the commit to await."""
         producer, key, value = self._random.choice(producers), self._key(), self._plan.value(self._name)
         draft.sending(key_of(producer.topic, key.encode()), value)
         stored = producer.send_nowait(value.encode(), key=key, txn=txn)
@@ -362,7 +362,7 @@ class ClientLife:
             await asyncio.wait([stored])
 
     async def _commit(self, draft: Draft, txn: Transaction) -> None:
-        """Asked again while its outcome is unknown; after some tries it stays so."""
+        """Repeats the commit while its outcome is unknown; after some tries it stays so."""
         draft.asked = True
         failure: TxnError | None = None
         for _ in range(COMMIT_TRIES):
@@ -374,13 +374,13 @@ class ClientLife:
                     break
             except InvalidTxnState:
                 if isinstance(failure, GivenUp) and txn.state is not TransactionState.ABORTED:
-                    raise  # what the one that was cut has come to is not known
+                    raise  # the outcome of the cancelled one is unknown
                 draft.reported("aborted")
                 self._plan.recorder.end(draft, "failed")
                 raise
             except TxnError as error:
                 if failure is None and txn.state is not TransactionState.COMMITTING:
-                    self._plan.recorder.end(draft, "failed")  # it failed before anybody was asked to commit it
+                    self._plan.recorder.end(draft, "failed")  # it failed before a request to commit it was sent
                     raise
                 failure = error
                 self._plan.met(self._name, error)
@@ -392,7 +392,7 @@ class ClientLife:
             raise failure
 
     async def _abort(self, draft: Draft, txn: Transaction) -> None:
-        """Nobody asked to commit it, so it has failed whether or not the abort is answered."""
+        """No request to commit it was sent, so it has failed whether or not the abort is answered."""
         if draft.completed is not None or draft.asked:
             return
         draft.left = True  # until it is known to be aborted
@@ -411,8 +411,8 @@ def _remember(draft: Draft, value: str) -> Callable[[asyncio.Future[MessageId]],
 
 
 class Drain:
-    """At the end, when everything has healed: reads both topics and the subscriptions to their ends, and asks what
-    became of transactions of which nobody knows."""
+    """At the end, when everything has healed: reads both topics and the subscriptions to their ends, and asks for
+    unknown outcomes of transactions."""
 
     def __init__(self, ports: ClientPorts, plan: Plan) -> None:
         self._ports = ports
@@ -432,7 +432,8 @@ class Drain:
         self.finished = True
 
     async def _ask_outcomes(self, client: txnclient.Client) -> None:
-        """Of every transaction: what was acknowledged must still be so, and what nobody knew is known now."""
+        """Asks about every transaction: an acknowledged outcome must still be the same, and unknown ones become
+        known."""
         every = self._plan.recorder.drafts
         self._plan.unexpected += await ask_shared(client, every, self._told)
         drafts = {draft.name.partition(" ")[2]: draft for draft in every if not draft.shared}
@@ -460,8 +461,8 @@ class Drain:
             self._plan.recorder.end(draft, "ok")
 
     async def _drain_subscription(self, client: txnclient.Client, topic: str, subscription: str) -> None:
-        """Everything is acked, for children come once their parents are drained. These acks are not in the history:
-        its rules ask what became of the others."""
+        """Acks everything, because children come once their parents are drained. These acks are not in the history: its
+        rules ask what became of the others."""
         positions = Positions(self._now, subscription)
         async with client.consumer(topic, subscription, name="drain", start="earliest") as consumer:
             draft = self._plan.recorder.begin("drain/consumer", "drain")

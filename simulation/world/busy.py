@@ -1,16 +1,16 @@
-"""Whether a process rests: one whose callbacks never end, waiting for what has ended or asking without a pause, holds
-nothing up in virtual time, and would burn a core in real time."""
+"""Detects processes that never rest: callbacks that never end, or polling without a pause, delay nothing in virtual
+time, but would use up a core in real time."""
 
 from __future__ import annotations
 
 from simulation.world.loop import CALLBACK_S, ProcessLife, SimLoop
 
 AT_MOST = 30_000
-"""Callbacks of one process in a virtual second. One that spins comes to a million, those of whole runs to 4 000."""
+"""Limit of one process' callbacks in a virtual second. A spinning one makes a million, normal ones up to 4 000."""
 
 
 class BusyJudge:
-    """`look` is called once in a virtual second."""
+    """Call `look` once in a virtual second."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop

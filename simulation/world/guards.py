@@ -1,4 +1,5 @@
-"""What production code must not do inside the simulation raises there: clocks, chance, threads, unordered iteration.
+"""Makes forbidden actions of production code raise inside the simulation: clocks, randomness, threads, unordered
+iteration.
 
 `forbidden()` replaces the functions of `time`, `random`, `uuid`, `os`, `secrets`, `threading` and `socket` for its
 duration. `install_guard()` has to be called before production packages are imported: it compiles them with sets that
@@ -37,7 +38,7 @@ T = TypeVar("T")
 PRODUCTION = ("txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "txnctl")
 
 _TIME_READERS = ("logging", "prometheus_client", "structlog")
-"""Libraries that stamp what they record: they get virtual time instead of an error."""
+"""Libraries that timestamp their records: they get virtual time instead of an error."""
 
 _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
 _RANDOM = (
@@ -78,7 +79,8 @@ def _clock(name: str, now: Callable[[], float]) -> Callable[..., Any]:
 
 
 class _OrderedTasks(dict[Any, None]):
-    """What a `TaskGroup` keeps its tasks in here: it cancels them in the order of their creation, not of addresses."""
+    """Replaces the set of tasks in a `TaskGroup`, which then cancels them in the order of their creation, not of
+    addresses."""
 
     def add(self, task: Any) -> None:
         self[task] = None
@@ -150,8 +152,8 @@ def _unordered_use(what: str, at: FrameType) -> Nondeterminism:
 
 
 class GuardedSet(set[T]):
-    """A set whose order cannot leak: iterating it, or popping from it, raises while a simulation runs. One that has no
-    order, for it has at most one element, may be iterated."""
+    """A set whose order cannot leak: iterating it, or popping from it, raises while a simulation runs. With at most one
+    element it may be iterated."""
 
     __slots__ = ()
 
@@ -209,7 +211,7 @@ _GUARDED = (GuardedSet, GuardedFrozenSet)
 
 
 def _unordered(values: Any) -> Any:
-    """Iterate a guarded set all the same, for a function whose result does not depend on the order."""
+    """Iterates a guarded set for a function whose result does not depend on the order."""
     if isinstance(values, GuardedSet):
         return set.__iter__(values)
     if isinstance(values, GuardedFrozenSet):
@@ -228,7 +230,7 @@ def _order_blind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guarded(values: Any) -> Any:
-    """Set algebra gives plain sets, on dict views for one: guard the result. Anything else is passed on."""
+    """Guards the result: set algebra gives plain sets, for example on dict views. Passes on anything else."""
     return GuardedSet(values) if type(values) is set else values
 
 
@@ -254,8 +256,8 @@ _INJECTED: dict[str, Any] = {
 
 
 class _GuardTransformer(ast.NodeTransformer):
-    """Set displays and comprehensions become guarded ones, set algebra on dict views too; `datetime.now()` is asked of
-    the guard; a clock imported by name, which could not be replaced, is an error."""
+    """Guards set displays, comprehensions and set algebra on dict views. Sends `datetime.now()` through the guard;
+    refuses a clock imported by name, which could not be replaced."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
         taken = [alias.name for alias in node.names if (node.module, alias.name) in _UNREPLACEABLE]
@@ -317,12 +319,12 @@ def guard_namespace(namespace: dict[str, Any]) -> dict[str, Any]:
 
 
 _CACHE = f".guarded-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}.pyc"
-"""How names of compiled files end: guarded code is not what Python keeps, and changes with this module too."""
+"""Suffix of compiled files: guarded code is not what Python keeps, and changes with this module, too."""
 
 
 class _GuardedLoader(importlib.machinery.SourceFileLoader):
-    """Compiled code is kept where Python keeps its own, and as long as the source is the same: guarding all of it anew
-    takes seconds in each process."""
+    """Caches compiled code beside Python's own, as long as the source is the same: guarding all of it takes seconds in
+    each process."""
 
     def source_to_code(self, data: Any, path: Any, **_: object) -> CodeType:  # type: ignore[override]
         return guard_source(importlib.util.decode_source(data), path)
@@ -357,7 +359,7 @@ class _GuardedFinder(importlib.abc.MetaPathFinder):
 
 
 def install_guard() -> None:
-    """Call before the first import of production code. Raises `RuntimeError` where that is too late."""
+    """Call before the first import of production code. Raises `RuntimeError` if it is too late."""
     early = sorted(name for name in sys.modules if name.partition(".")[0] in PRODUCTION and "." in name)
     if early:
         raise RuntimeError(f"the guard must be installed before production code is imported; already here: {early}")

@@ -1,4 +1,4 @@
-"""What a run says beside its results: log lines, exceptions nobody looked at, last words of coroutines."""
+"""Captures a run's other output: log lines, unretrieved exceptions, warnings of coroutines."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def last_words_are_findings(loop: SimLoop) -> Iterator[None]:
 
 @contextmanager
 def quiet(trace: Trace, alarms: dict[str, int], heard: Callable[[object], None]) -> Iterator[None]:
-    """Log lines go into the trace's text, not to the terminal; errors, which nobody plants, are kept in `alarms`.
-    `heard` is told each line's event."""
+    """Log lines go into the trace's text, not to the terminal; errors, which no fault causes on purpose, are kept in
+    `alarms`. Calls `heard` with each line's event."""
 
     def note(_: object, level: str, event: MutableMapping[str, Any]) -> Any:
         heard(event.get("event"))

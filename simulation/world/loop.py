@@ -2,8 +2,8 @@
 
 Time jumps to the next timer when nothing is ready. Callbacks belong to the process in whose context they were
 scheduled. Within a process they run in asyncio's order, first in first out; which process runs next is drawn from the
-seed: any interleaving of separate processes is legal, and only such. A process that is killed never runs again, not
-even its `finally` blocks; one that is paused catches up later.
+seed: any interleaving of separate processes is legal, and only such. A killed process never runs again, not even its
+`finally` blocks; a paused one catches up later.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLBACK_S = 1e-6
-"""Virtual time one callback takes, so that code that spins while it waits for time to pass does not spin for ever."""
+"""Virtual time that one callback takes, so that code that spins until a time has passed ends."""
 
 
 class SimulationStuck(RuntimeError):
-    """Nothing is ready and no timer is set: everybody waits for somebody else, or the step limit was passed."""
+    """Nothing is ready and no timer is set: all processes wait for each other; or the step limit was passed."""
 
 
 class Nondeterminism(RuntimeError):
@@ -39,7 +39,7 @@ class Nondeterminism(RuntimeError):
 
 
 class ProcessLife:
-    """To whom callbacks and tasks belong: one life of one simulated process, or the world around them."""
+    """Owner of callbacks and tasks: one life of one simulated process, or the world around them."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
@@ -65,8 +65,8 @@ _Timer = tuple[float, float, int, asyncio.TimerHandle, ProcessLife]
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """What asyncio's own primitives need of a loop, and nothing that touches the outside: the rest of the interface
-    raises `NotImplementedError` as its base class does."""
+    """The parts of a loop that asyncio's own primitives need, and nothing that touches the outside: the rest of the
+    interface raises `NotImplementedError` as its base class does."""
 
     def __init__(self, seed: int, trace: Trace | None = None, *, max_steps: int = 100_000_000) -> None:
         self.trace = trace or Trace()
@@ -95,7 +95,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return owner
 
     def context_of(self, owner: ProcessLife) -> Context:
-        """A context in which whatever is scheduled belongs to `owner`."""
+        """A context in which everything scheduled belongs to `owner`."""
         context = copy_context()
         context.run(OWNER.set, owner)
         return context
@@ -104,7 +104,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return OWNER.get() or self.world
 
     def kill(self, owner: ProcessLife) -> None:
-        """▲ As SIGKILL: nothing of it runs any more. Its tasks are kept: letting them go would run their clean-up."""
+        """▲ As SIGKILL: none of its code runs any more. Its tasks are kept: freeing them would run their clean-up."""
         owner.alive = False
         owner.queue.clear()
         for task in owner.tasks:
@@ -149,7 +149,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_in_world(self, delay_s: float, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """For what happens outside of processes (a packet on its way): it goes on when the current one is killed."""
+        """For events outside of processes (a packet under way): they go on when the current process is killed."""
         context = self.context_of(self.world)
         self.call_later(delay_s, callback, *args, context=context)
 
@@ -235,7 +235,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._enqueue(handle, owner)
 
     def _jump(self) -> None:
-        """To the next timer that anybody alive waits for."""
+        """Jumps to the next timer of a living process."""
         timers = self._timers
         while timers and (timers[0][3]._cancelled or not timers[0][4].alive):
             heapq.heappop(timers)
@@ -254,8 +254,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self._closed
 
     def close(self) -> None:
-        """▲ Everything still pending is buried: its coroutines are closed with every process dead, so that nothing
-        they do on their way out reaches anybody."""
+        """▲ Closes all pending coroutines with every process dead, so that nothing they do while they end reaches a
+        process."""
         if self._closed:
             return
         self._closed = True
@@ -279,7 +279,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(running)
 
     async def shutdown_asyncgens(self) -> None:
-        """Those still running are buried by `close`."""
+        """`close` ends those still running."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """There is none."""
@@ -316,7 +316,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         return None
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback or task failed and nobody looked: kept in `unhandled`, which a scenario takes for a failure."""
+        """A callback or task failed and no code retrieved the error: kept in `unhandled`, which a scenario counts as a
+        failure."""
         owner = self.current_owner()
         if self._closed or not owner.alive:
             return
@@ -337,7 +338,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 @contextmanager
 def _ignoring_last_words() -> Iterator[None]:
-    """What coroutines have to say about being closed in the middle, or without ever having run."""
+    """Silences warnings of coroutines that are closed in the middle, or never ran."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():

@@ -13,7 +13,7 @@ from txnctl.process.settings import ServerSettings
 from txnctl.process.sweeper import SweeperSettings
 
 LAYOUT_PATIENCE_S = 2.5
-"""So short that changes are given up now and then, behind a seal, too."""
+"""So short that changes are sometimes given up, even behind a seal."""
 HEADER_RETENTION_S = 5.0
 """Below the 7.5 s by which `store_faults` may let a write land late, so that late begins meet collected headers."""
 
@@ -31,8 +31,8 @@ def server_settings(name: str, roles: str, listen: str) -> ServerSettings:
 
 
 def broker_settings(ledger_roll_bytes: int) -> BrokerSettings:
-    """Of brokers that roll, trim and write sidecars all the time, and with the smallest ledgers refuse bursts of sends:
-    what is behind one that is refused must not pass it (L8)."""
+    """For brokers that roll, trim and write sidecars all the time, and with the smallest ledgers refuse bursts of
+    sends: sends behind a refused one must not pass it (L8)."""
     return BrokerSettings(
         ledger_roll_bytes=ledger_roll_bytes,
         ledger_page=2,
@@ -53,8 +53,8 @@ async def serve(
     brokers: BrokerSettings | None = None,
     running: Callable[[Server | None], None] = lambda _: None,
 ) -> None:
-    """A server process: as `txnctl serve`, over simulated ports. Ends when it is asked to, and when a role cannot be
-    taken up, or fails. `running` is told of it while it serves, and of None as it ends in order."""
+    """A server process like `txnctl serve`, over simulated ports. Ends on request, and when a role cannot start or
+    fails. Calls `running` with it while it serves, and with None as it ends in order."""
     server = Server(
         settings,
         store=ports.store,

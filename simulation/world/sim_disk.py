@@ -1,4 +1,4 @@
-"""Disks of simulated hosts: files with what of them is durable, and what befalls them.
+"""Disks of simulated hosts: files with their durable parts, and disk faults.
 
 Power fails (`power_failure`); syncs take time, fail, stall; there is no room; reads take time, fail, or tell one bit
 wrong; a bit on the disk flips (`damage`) until it is put right again from a copy (`repair`).
@@ -26,29 +26,28 @@ GONE = "the data folder is not there any more"
 
 @dataclass(frozen=True, slots=True)
 class DiskFaults:
-    """Shares of syncs and of reads. Slow syncs take up to `slow_s`; failing ones kill their ledger. `stalled`: nothing
-    that is to be synced gets anywhere while it lasts. `full`: nothing can be written, all can be read. `gone`: the
-    folder is not there, only what is open goes on."""
+    """Shares of syncs and of reads. Slow syncs take up to `slow_s`; failing ones kill their ledger. `stalled`: no sync
+    ends while it lasts. `full`: no writes, only reads. `gone`: the folder is missing, only open files work."""
 
     sync_s: tuple[float, float] = (0.0, 0.0)
     slow_s: tuple[float, float] = (0.1, 2.0)
     slow_share: float = 0.0
     failing_share: float = 0.0
     unrecorded_share: float = 0.0
-    """Of failed syncs: the disk does not take either where the ledger ends."""
+    """Share of failed syncs after which the disk does not record either where the ledger ends."""
     stalled: bool = False
     full: bool = False
     gone: bool = False
     read_s: tuple[float, float] = (0.0, 0.0)
     read_failing_share: float = 0.0
     flip_share: float = 0.0
-    """Of reads: one bit of what they tell is wrong, and right again the next time."""
+    """Share of reads with one wrong bit, which is right again the next time."""
 
 
 @dataclass(slots=True)
 class SimFile:
     """`data` is what the kernel has, `durable` how much of it is on the disk; `bound`: entries once counted. `dropped`:
-    from there on a sync has failed: the kernel goes on telling what it has, and never writes it again."""
+    a sync has failed from there on: the kernel still returns what it has, and never writes it again."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: int = 0
@@ -62,7 +61,7 @@ class SimFile:
 
     @property
     def present(self) -> bool:
-        """Anything but a fence."""
+        """Whether it holds anything but a fence."""
         return self.created or self.footer is not None or self.sidecar is not None
 
 
@@ -78,7 +77,7 @@ class Damage:
 
 
 class SimDisk:
-    """One host's files, and what befalls them. `faults` are its usual ways; `inject` adds to them for a while."""
+    """One host's files and disk faults. `faults` are its usual ones; `inject` adds to them for a while."""
 
     def __init__(
         self,
@@ -88,8 +87,8 @@ class SimDisk:
         trace: Trace | None = None,
         forgives_untold_ends: bool = False,
     ) -> None:
-        """`forgives_untold_ends`: where an owner is gone before this disk or etcd took a note of where its ledger
-        ends, what the kernel has of it gets to the disk after all (docs/limits.md, *Repairs*, has what else may be)."""
+        """`forgives_untold_ends`: if an owner is gone before this disk or etcd has recorded where its ledger ends, the
+        kernel's data reaches the disk after all (docs/limits.md, *Repairs*, describes what else may happen)."""
         self.random = random.Random(f"{seed}/disk")
         self._forgives_untold_ends = forgives_untold_ends
         self.faults = faults or DiskFaults()
@@ -97,13 +96,13 @@ class SimDisk:
         self.trace = trace or Trace()
         self.mark: str | None = None
         self.witnesses: list[Callable[[str, str], None]] = []
-        """Told what has just been done ("sync", "footer", "sidecar", "create") to a ledger of which segment."""
+        """Called with what was just done ("sync", "footer", "sidecar", "create") to a ledger of which segment."""
         self.did: dict[str, int] = dict.fromkeys(("refused", "failed", "torn"), 0)
-        """Entries of a former owner refused by their fence; syncs that failed; files that a power failure tore."""
+        """Entries of a former owner refused by their fence; failed syncs; files torn by a power failure."""
         self.flips = 0
-        """Bits that were wrong so far, on the disk or once as they were read."""
+        """Bits wrong so far, on the disk or in one read."""
         self.unreadable: dict[str, None] = {}
-        """Files that could not be read at some time, by what they are called."""
+        """Files that could not be read at some time, by name."""
         self._troubles: dict[int, DiskFaults] = {}
         self._next_trouble = 0
         self._moving = asyncio.Event()
@@ -117,10 +116,10 @@ class SimDisk:
         for witness in self.witnesses:
             witness(what, segment)
 
-    # --- what befalls it ---
+    # --- faults ---
 
     def inject(self, faults: DiskFaults) -> Callable[[], None]:
-        """These too, until the returned call."""
+        """Adds these faults, until the returned call."""
         number, self._next_trouble = self._next_trouble, self._next_trouble + 1
         self._troubles[number] = faults
         self._look_whether_stalled()
@@ -132,7 +131,7 @@ class SimDisk:
         return end
 
     def heal(self) -> None:
-        """End everything, and put right every bit that has flipped."""
+        """Ends all faults, and repairs every flipped bit."""
         self._troubles.clear()
         self._look_whether_stalled()
         for damage in list(self._damaged):
@@ -169,14 +168,14 @@ class SimDisk:
                 file.data[begin:end] = bytes(end - begin)
 
     def flip_bit(self, key: Key) -> int:
-        """Damage one bit somewhere in a ledger; returns its offset in the file."""
+        """Damages one bit somewhere in a ledger; returns its offset in the file."""
         file = self.files[key]
         offset = self.random.randrange(len(file.data))
         file.data[offset] ^= 1 << self.random.randrange(8)
         return offset
 
     def damage(self, key: Key, part: Part, chance: random.Random) -> Damage | None:
-        """Flip a bit that is on the disk for good: of a ledger what is durable, of a small file any. None where there
+        """Flips a bit on the disk for good: in the durable part of a ledger, or anywhere in a small file. None if there
         is none."""
         file = self.files[key]
         content = file.data[: file.durable] if part == "data" else getattr(file, part)
@@ -193,7 +192,7 @@ class SimDisk:
         return damage
 
     def repair(self, damage: Damage) -> None:
-        """▲ What was written since is left alone: a small file may have been replaced."""
+        """▲ Leaves later writes alone: a small file may have been replaced."""
         if self._damaged.pop(damage, damage) is None:
             content = damage.file.data if damage.part == "data" else getattr(damage.file, damage.part)
             if content is not None and damage.offset < len(content) and content[damage.offset] == damage.bad:
@@ -208,7 +207,7 @@ class SimDisk:
         setattr(damage.file, damage.part, bytes(content))
 
     def entries(self) -> Iterator[tuple[str, bytes]]:
-        """(segment, entry) of every whole entry in the ledgers, to be looked at by checkers."""
+        """(segment, entry) of every whole entry in the ledgers, for checkers."""
         for (segment, ledger_id), file in self.files.items():
             if file.created:
                 read_at, where = self.reader(file), f"{segment}/{ledger_id}.ledger"
@@ -223,7 +222,7 @@ class SimDisk:
                     yield segment, entry
 
     def counted_by_another(self, file: SimFile) -> None:
-        """Somebody who cannot know where it ends counts what it holds."""
+        """A process that cannot know where it ends counts what it holds."""
         if self._forgives_untold_ends and file.bound is None:
             file.dropped = None
 
@@ -232,7 +231,7 @@ class SimDisk:
         self._lose_sectors(file)
 
     def sync_to(self, file: SimFile, end: int) -> None:
-        """A sync of it has succeeded, as the kernel says."""
+        """A sync of it has succeeded, as the kernel reports."""
         file.durable = max(file.durable, end if file.dropped is None else min(end, file.dropped))
 
     def _all_faults(self) -> Iterator[DiskFaults]:
@@ -257,7 +256,7 @@ class SimDisk:
             raise LedgerFailed(f"{what}: {GONE}")
 
     def takes_the_end(self) -> bool:
-        """Whether it takes, after a failed sync, where the ledger ends."""
+        """Whether it records, after a failed sync, where the ledger ends."""
         fails = [self.random.random() < faults.unrecorded_share for faults in self._all_faults()]
         return not any(fails)
 
@@ -266,7 +265,7 @@ class SimDisk:
         return any(faults.full for faults in self._all_faults())
 
     async def sync_pause(self) -> str | None:
-        """As long as a sync takes; why it failed, if it did."""
+        """Waits as long as a sync takes; returns why it failed, if it did."""
         pause_s = 0.0
         for faults in list(self._all_faults()):
             slow = self.random.random() < faults.slow_share
@@ -279,8 +278,8 @@ class SimDisk:
         return IO_ERROR if any(fails) else None
 
     async def put_in_place(self, what: str, put: Callable[[], None]) -> None:
-        """A file that appears whole under its name, or replaces one. Raises `LedgerFailed`; it may be there then, or
-        when its writer dies waiting: it has its name before its folder is synced."""
+        """Puts a whole file under its name, or replaces one. Raises `LedgerFailed`; the file may exist then, or if its
+        writer dies waiting: it has its name before its folder is synced."""
         self.expect_here(what)
         early = self.random.random() < 0.5 and not self.is_full
         if early:
@@ -293,7 +292,7 @@ class SimDisk:
             put()
 
     async def read_pause(self, what: str, *, by_name: bool = False) -> None:
-        """As long as a read takes, of an open file or one that is looked for `by_name`. Raises `LedgerUnreadable`."""
+        """Waits as long as a read takes, of an open file or one looked up `by_name`. Raises `LedgerUnreadable`."""
         pause_s = max(self.random.uniform(*faults.read_s) for faults in list(self._all_faults()))
         await asyncio.sleep(pause_s)
         fails = [self.random.random() < faults.read_failing_share for faults in self._all_faults()]

@@ -1,8 +1,8 @@
 """Ledgers on simulated disks: `LedgerStore` with crash semantics, over the production format.
 
-A disk outlives the processes of its host. What a killed process had handed to the kernel stays; of a write that was
-under way, and of everything not synced when the power fails, any part may be lost or torn. What befalls the disk itself
-is `simulation.world.sim_disk`'s.
+A disk outlives the processes of its host. What a killed process had passed to the kernel stays. Any part of a write
+under way, and of unsynced data in a power failure, may be lost or torn. `simulation.world.sim_disk` has the faults of
+the disk itself.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class SimLedgerWriter:
         return await self._sync()
 
     async def _sync(self) -> int:
-        """▲ A round that has begun goes to its end whoever is cancelled: in a thread it could not be stopped either."""
+        """▲ A round that has begun goes to its end even if the caller is cancelled: in a thread it could not be stopped
+        either."""
         wanted = self._next_id
         await asyncio.shield(asyncio.ensure_future(self._round(wanted)))
         if self._dead is not None:
@@ -108,7 +109,7 @@ class SimLedgerWriter:
         if self._file.fenced or self._file.deleted:
             self._disk.did["refused"] += bool(entries)
             self._dead = LedgerFenced(f"{_name(self._key)}: another owner has taken the ledger over")
-        elif self._disk.gone:  # ▲ nobody could see the fence here
+        elif self._disk.gone:  # ▲ the fence could not be seen here
             self._dead = LedgerFailed(f"{_name(self._key)}: {GONE}")
         if self._dead is None:
             for group, at in encoded.starts:
@@ -119,7 +120,7 @@ class SimLedgerWriter:
             self._disk.tell("sync", self._key[0])
 
     def _end_here(self) -> None:
-        """▲ The ledger ends at what was acknowledged; nobody may take the unsynced rest for durable later on."""
+        """▲ The ledger ends at what was acknowledged; the unsynced rest must not be taken for durable later on."""
         if self._disk.gone or not self._disk.takes_the_end():
             self._unrecorded = Recovered(self._last_confirmed + 1, self._confirmed_bytes)
             self._store.ends[self._key] = self._last_confirmed + 1
@@ -129,7 +130,7 @@ class SimLedgerWriter:
             self._file.bound = self._last_confirmed + 1
 
     async def _write(self, data: bytes) -> None:
-        """In two parts, with a moment between them in which the process may be killed."""
+        """Writes in two parts; the process may be killed between them."""
         cut = self._disk.random.randrange(len(data) + 1)
         self._file.data += data[:cut]
         await asyncio.sleep(0)
@@ -188,7 +189,7 @@ class SimLedgerStore:
         self._writers: dict[SimLedgerWriter, None] = {}
         self._closed = False
         self.ends: dict[Key, int] = {}
-        """Of ledgers whose writer could not record where they end."""
+        """Ledgers whose writer could not record where they end."""
 
     @property
     def kind(self) -> str:
@@ -204,7 +205,7 @@ class SimLedgerStore:
         return DiskRoom(0 if self._disk.is_full else LARGE_BYTES, LARGE_BYTES)
 
     async def keep_reserve(self, size: int) -> None:
-        """A simulated disk that is full takes nothing at all."""
+        """Does nothing: a full simulated disk takes no writes at all."""
 
     def _check(self, segment: str, ledger_id: int) -> Key:
         if self._closed:
@@ -244,7 +245,7 @@ class SimLedgerStore:
 
     @property
     def open_ledgers(self) -> int:
-        """That a process would have files open of."""
+        """Ledgers whose files a process would have open."""
         return len(self._writers)
 
     async def fence(self, segment: str, ledger_id: int) -> Recovered:
@@ -266,7 +267,7 @@ class SimLedgerStore:
         return await self._count(key, file)
 
     async def _count(self, key: Key, file: SimFile) -> Recovered:
-        """What others do to the ledger while this is synced it does not know of."""
+        """Does not see what others do to the ledger during its sync."""
         found = self._scan(key, file)
         try:
             await self._sync(f"fencing {_name(key)}")  # ▲ what is counted is synced first
@@ -277,7 +278,7 @@ class SimLedgerStore:
         if file.bound is None:
             file.bound = found.entries
         if file.bound != found.entries:
-            found = self._scan(key, file)  # ▲ somebody else has counted meanwhile: that count stands
+            found = self._scan(key, file)  # ▲ another process has counted meanwhile: that count stands
         return Recovered(entries=found.entries, bytes=found.bytes)
 
     async def _sync(self, what: str) -> None:

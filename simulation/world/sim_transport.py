@@ -1,9 +1,9 @@
 """The network of the simulation: the production `StreamConnection` over streams that delay, lose and cut.
 
 Commands are serialized and parsed for real. Frames of one direction of one connection arrive in order; nothing else is
-promised. What befalls the network: `cut` (one way, between hosts), `slow` (one way, between hosts), a connection that
-lags behind others of the same hosts (`lag`), `reset` (frames on their way are lost with the connection), `lose_replies`
-(what was sent still arrives, what is answered does not), a host that falls silent (`owner_died`).
+promised. Network faults: `cut` (one way, between hosts), `slow` (one way, between hosts), a connection that lags behind
+others of the same hosts (`lag`), `reset` (frames under way are lost with the connection), `lose_replies` (requests
+arrive, answers do not), a host that falls silent (`owner_died`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from txnwire.ports import Connection
 from txnwire.stream import StreamConnection
 
 DEAD_PEER_S = (4.0, 9.0)
-"""After how long of silence keep-alives give a connection up (the gRPC transport's settings)."""
+"""Silence after which keep-alives close a connection (the gRPC transport's settings)."""
 
 WINDOW_FRAMES = 64
 WINDOW_BYTES = 4 * 1024 * 1024
-"""On their way in one direction and not yet read, before the writer has to wait: flow control."""
+"""Limit of bytes under way in one direction and not yet read, beyond which the writer waits: flow control."""
 
 Route = tuple[str, str]
 """(from host, to host)"""
@@ -33,7 +33,7 @@ ConnectionHandler = Callable[[Connection], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Seconds, drawn anew for every frame; now and then one takes `slow_s`."""
+    """Seconds, drawn anew for every frame; some frames take `slow_s`."""
 
     usual_s: tuple[float, float] = (0.0001, 0.0008)
     slow_s: tuple[float, float] = (0.005, 0.25)
@@ -56,23 +56,24 @@ class Network:
         self._next_port = 40_000
 
     def delay_s(self, route: Route | None = None, lag: Delays | None = None) -> float:
-        """Of one frame on a route, on a connection that may lag; None for what goes no known way."""
+        """Delay of one frame on a route, on a connection that may lag; None on an unknown route."""
         delays = lag or (self._slow.get(route, self.delays) if route else self.delays)
         span = delays.slow_s if self.random.random() < delays.slow_share else delays.usual_s
         return self.random.uniform(*span)
 
-    # --- what befalls it ---
+    # --- faults ---
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing from host `source` reaches host `target` until `mend`; keep-alives end connections that last on."""
+        """Nothing from host `source` reaches host `target` until `mend`; keep-alives close connections that are cut for
+        long."""
         self._cuts[source, target] = None
         for link in self._links:
             if (source, target) in (link.route(0), link.route(1)):
                 self.loop.call_in_world(self.random.uniform(*DEAD_PEER_S), self._give_up, link)
 
     def slow(self, route: Route, delays: Delays) -> None:
-        """Every frame from one host to another takes what `delays` says until `mend`. Each connection draws its own, so
-        what is sent on several of them arrives in any order."""
+        """Every frame from one host to another takes a time from `delays` until `mend`. Each connection draws its own,
+        so frames on several connections arrive in any order."""
         self._slow[route] = delays
 
     def heal(self) -> None:
@@ -83,7 +84,7 @@ class Network:
             link.resume()
 
     def mend(self, routes: Iterable[Route]) -> None:
-        """Those that are cut or slow among these."""
+        """Mends the cut or slow ones among these."""
         for route in routes:
             self._cuts.pop(route, None)
             self._slow.pop(route, None)
@@ -98,12 +99,12 @@ class Network:
             link.reset("no sign of life from the other end")
 
     def links(self) -> list[_Link]:
-        """Connections that stand, oldest first."""
+        """Open connections, oldest first."""
         return list(self._links)
 
     def owner_died(self, owner: ProcessLife, *, host: str | None = None) -> None:
-        """The kernel of a killed process closes its ports and tells the other ends, after what it had sent. `host`: it
-        went with this whole host: nobody is told, and nobody refuses connections until `host_is_up`."""
+        """The kernel of a killed process closes its ports and notifies the peers, after what it had sent. `host`: its
+        whole host failed: no peer is notified, and no connection is refused until `host_is_up`."""
         for address in [address for address, listener in self._listeners.items() if listener.owner is owner]:
             del self._listeners[address]
         if host is not None:
@@ -117,7 +118,7 @@ class Network:
         self._dark.pop(host, None)
 
     def answers(self, source: str, target: str) -> bool:
-        """Whether a connection from one host to the other can come about, or be refused, at all."""
+        """Whether a connection from one host to the other can be opened, or refused, at all."""
         return not (self.is_cut(source, target) or self.is_cut(target, source) or target in self._dark)
 
     # --- used by the transports ---
@@ -150,7 +151,7 @@ class Network:
 
 
 class _Link:
-    """Both directions of one connection: `ends[0]` asked for it, `ends[1]` serves."""
+    """Both directions of one connection: `ends[0]` opened it, `ends[1]` serves."""
 
     def __init__(
         self, network: Network, number: int, client: tuple[ProcessLife, str], server: tuple[ProcessLife, str]
@@ -158,15 +159,15 @@ class _Link:
         self.network = network
         self.number = number
         self.lag: Delays | None = None
-        """Of what both ends send: a connection of its own pace."""
+        """Lag of both directions: each connection has its own pace."""
         self.ends = (SimStream(self, 0, *client), SimStream(self, 1, *server))
 
     def route(self, side: int) -> Route:
-        """Of what `side` sends."""
+        """The route of what `side` sends."""
         return self.ends[side].host, self.ends[1 - side].host
 
     def reset(self, reason: str) -> None:
-        """Both ends lose the connection, each when its kernel notices; what is on its way is lost."""
+        """Both ends lose the connection, each when its kernel notices; frames under way are lost."""
         self.network.forget(self)
         self.network.loop.trace.record(self.network.loop.time(), "reset", self.number, reason)
         for end in self.ends:
@@ -251,7 +252,7 @@ class SimStream:
         return len(self._arriving) + len(self._inbox) >= WINDOW_FRAMES or self._unread_bytes >= WINDOW_BYTES
 
     def on_the_way(self, frame: bytes | None) -> None:
-        """▲ In order: nothing overtakes what was sent before it on this connection."""
+        """▲ In order: no frame overtakes an earlier one on this connection."""
         due = self._loop.time() + self._network.delay_s(self._link.route(1 - self._side), self._link.lag)
         if self._arriving:
             due = max(due, self._arriving[-1][0])
@@ -277,7 +278,7 @@ class SimStream:
             self._unread_bytes -= len(frame or b"")
 
     def drop_arriving(self, keep: int = 0) -> None:
-        """Lose the last frames on their way, all but `keep`."""
+        """Loses the last frames under way, all but `keep`."""
         while len(self._arriving) > keep:
             self._unread_bytes -= len(self._arriving.pop()[1] or b"")
 
@@ -288,7 +289,7 @@ class SimStream:
             _wake(self._window)
 
     def die(self, *, silently: bool = False) -> None:
-        """Its process was killed: what it had sent arrives or not, then the other end hears of the end, or notices the
+        """Its process was killed: what it had sent arrives or not, then the other end sees the end, or notices the
         silence."""
         self._lost = "its process is dead"
         other = self._other
@@ -369,7 +370,7 @@ class SimTransport:
         self._host = host
 
     async def connect(self, address: str, *, timeout_s: float) -> StreamConnection:
-        """As over TCP: refused at once where nobody listens, no answer at all behind a cut."""
+        """As over TCP: refused at once without a listener, no answer at all behind a cut."""
         host = address.rpartition(":")[0]
         await asyncio.sleep(self._network.delay_s((self._host, host)))
         if not self._network.answers(self._host, host):

@@ -1,4 +1,4 @@
-"""What becomes of requests to etcd: delays always, and while troubles last whatever they say, of one or all."""
+"""Faults of requests to etcd: always delays, and during troubles whatever these say, for one client or all."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from txnstore.memory.memory_store import Fate
 
 LOST, APPLIED, LATE = "lost", "applied", "late"
 USUAL_LATE_S = (0.01, 6.0)
-"""How long after its client has given a request up it may land."""
+"""How long after its client has given up a request the request may land."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """`share`: how many of the requests it is about go unanswered, from 0 to 1, each with one of `fates`: lost on its
-    way; applied, the answer lost; landing `late_s` after its client has given it up.
+    """`share`: part of its requests that go unanswered, from 0 to 1, each with one of `fates`: lost on its way;
+    applied, with the answer lost; landing `late_s` after its client has given up.
 
-    `clients`, `requests` (see `txnstore.memory.memory_store.Faults.fate`): which ones, None for all. `pause_s`: what
-    every request takes besides. `watch_share`: of deliveries to watches, those that come `watch_s` late."""
+    `clients`, `requests` (see `txnstore.memory.memory_store.Faults.fate`): which ones, None for all. `pause_s`: extra
+    time of every request. `watch_share`: share of watch deliveries that come `watch_s` late."""
 
     clients: tuple[str, ...] | None = None
     requests: tuple[str, ...] | None = None
@@ -46,10 +46,10 @@ class StoreFaults:
         self._troubles: dict[int, Trouble] = {}
         self._next = 0
         self.witnesses: list[Callable[[str, str], None]] = []
-        """Told every request and its client as it is sent."""
+        """Called with every request and its client as it is sent."""
 
     def inject(self, trouble: Trouble) -> Callable[[], None]:
-        """From now on, until the returned call."""
+        """Adds the trouble from now on, until the returned call."""
         number, self._next = self._next, self._next + 1
         self._troubles[number] = trouble
 
@@ -81,7 +81,7 @@ class StoreFaults:
         return Fate(arrive_s=arrive_s, answer_s=chance.uniform(0.0001, 0.001))
 
     def _unanswered(self, arrive_s: float, trouble: Trouble) -> Fate:
-        """▲ Its fate is unknown to the client: it was lost, it was applied, or it lands when nobody expects it."""
+        """▲ Its fate is unknown to the client: it was lost, it was applied, or it lands when no process expects it."""
         fail_s = self._random.uniform(0.001, 1.5)
         match self._random.choice(trouble.fates):
             case "lost":

@@ -1,4 +1,4 @@
-"""What happened, as one hash: the same seed must give the same one, in any process, on any machine (DESIGN §13)."""
+"""Hashes everything that happened: the same seed must give the same hash in any process and machine (DESIGN §13)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _FLUSH_BYTES = 1 << 16
 
 
 class Trace:
-    """Every scheduled event, delivery and write goes in, in order. `log`: also as text, to compare two runs line by
-    line when their hashes differ."""
+    """Takes every scheduled event, delivery and write, in order. `log`: also as text, to compare two runs line by line
+    when their hashes differ."""
 
     def __init__(self, log: TextIO | None = None) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
@@ -40,7 +40,7 @@ class Trace:
             self._log.write(f"{text} {hashlib.blake2b(data, digest_size=4).hexdigest() if data else ''}\n")
 
     def note(self, text: str) -> None:
-        """For the log alone."""
+        """For the log only."""
         if self._log is not None:
             self._log.write(text + "\n")
 

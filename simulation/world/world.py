@@ -22,7 +22,7 @@ WALL_START_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """`txnwire.ports.Clock`; `step_ms` is what an operator or NTP has stepped the wall clock by."""
+    """`txnwire.ports.Clock`; `step_ms`: how far an operator or NTP has stepped the wall clock."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -37,7 +37,7 @@ class SimClock:
         return WALL_START_MS + int(self._loop.time() * 1000) + self.step_ms + self._drifted_ms()
 
     def drift(self, share: float) -> None:
-        """From now on the wall clock runs that much too fast, or too slow (below 0); what it is off by stays."""
+        """From now on the wall clock runs that much too fast, or too slow (below 0); the deviation stays."""
         self.step_ms += self._drifted_ms()
         self._drift, self._drifts_since_s = share, self._loop.time()
 
@@ -51,10 +51,9 @@ class SimClock:
 
 FURTHEST_OFF_MS = 600_000
 DEFAULT_TXN_OPS = 128
-"""Of an etcd that nobody has set up for us."""
+"""Limit of an etcd with default settings."""
 PAGES_DIVIDED_BY = 100
-"""In some runs: what is read in pages of hundreds and thousands, and worked on in turns with others, then crosses them
-with what a run has."""
+"""Divides page and turn sizes of hundreds and thousands in some runs, so that a run's data exceeds them."""
 
 
 def pages_divided_by(seed: int) -> int:
@@ -63,7 +62,7 @@ def pages_divided_by(seed: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What one life of a process gets from the outside."""
+    """The ports of one life of a process."""
 
     owner: ProcessLife
     transport: SimTransport
@@ -72,7 +71,7 @@ class Ports:
     store: MemoryStore
     ledgers: SimLedgerStore
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set where it is asked to go, as by SIGTERM."""
+    """Set when it is asked to end, as by SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class World:
         self.seed = seed
         self.network = Network(loop, seed)
         self.clocks_differ = seed % 2 == 1
-        """In every other run no two hosts agree on the time, from the beginning on."""
+        """True in every other run: no two hosts agree on the time, from the beginning on."""
         self._clock_chance = random.Random(f"{seed}/clocks")
         self.etcd_clock = SimClock(loop)
         self.etcd = MemoryEtcd(
@@ -109,9 +108,9 @@ class World:
         self.processes: dict[str, SimProcess] = {}
         self.broken: list[Broken] = []
         self.findings: list[str] = []
-        """What a fault has found wrong in how it was borne."""
+        """What a fault has found wrong in the cluster's reaction."""
         self.witnesses: list[Callable[[float, Sequence[Event]], None]] = []
-        """Shown everything that changes in etcd, revision by revision, with its time."""
+        """Called with every change in etcd, revision by revision, with its time."""
 
     def disk(self, host: str) -> SimDisk:
         if host not in self.disks:
@@ -119,7 +118,7 @@ class World:
         return self.disks[host]
 
     def add(self, name: str, program: Program, *, restart_s: float | None = 1.0, disk: str | None = None) -> SimProcess:
-        """A process on a host of its own name. `restart_s`: how soon its supervisor starts it again when it ends.
+        """Adds a process on a host of its own name. `restart_s`: how soon its supervisor restarts it after its end.
         `disk`: the one it works on, its own if None; brokers share one, as on one machine."""
         process = SimProcess(self, name, program, restart_s, disk or name)
         if self.clocks_differ:
@@ -163,7 +162,7 @@ class SimProcess:
 
     @property
     def owner(self) -> ProcessLife | None:
-        """Of its present life."""
+        """Owner of its present life."""
         return None if self._ports is None else self._ports.owner
 
     @property
@@ -181,7 +180,7 @@ class SimProcess:
 
     @property
     def undisturbed(self) -> bool:
-        """It runs, and reaches etcd."""
+        """Whether it runs and reaches etcd."""
         connected = self._ports is not None and self._ports.store.memory_backend.connected
         return connected and not self.paused and not self._world.etcd.paused
 
@@ -217,7 +216,7 @@ class SimProcess:
             await ports.store.close()
 
     def _ended(self, ports: Ports, task: asyncio.Task[None]) -> None:
-        """It ended by itself."""
+        """It ended without being killed."""
         error = None if task.cancelled() else task.exception()
         self._world.note(f"end {self.name} life {self.life} {type(error).__name__ if error else ''}")
         if error is not None:
@@ -233,20 +232,20 @@ class SimProcess:
             self.start()
 
     async def wait_ended(self, timeout_s: float) -> bool:
-        """Whether it ended by itself, or was killed, within that time."""
+        """Whether it ended or was killed within that time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._down.wait()
         return self._down.is_set()
 
     def kill(self) -> None:
-        """▲ As SIGKILL, at whatever instruction it is: no clean-up, no goodbye. `start` brings up the next life."""
+        """▲ As SIGKILL, at any instruction: no clean-up, no goodbye. `start` begins the next life."""
         if self._ports is not None:
             self._world.note(f"kill {self.name} life {self.life}")
             self._bury(self._ports)
 
     def stop(self) -> None:
-        """As SIGTERM: it hands over what it has and ends, and its supervisor starts it again."""
+        """As SIGTERM: it hands over what it has and ends, and its supervisor restarts it."""
         if self._ports is not None:
             self._world.note(f"stop {self.name} life {self.life}")
             self._ports.stopping.set()
@@ -255,8 +254,8 @@ class SimProcess:
         self._kept_down = True
 
     def fail_with_host(self) -> None:
-        """Its host is gone, without a word to anybody: who is connected notices by the silence. The disk is `SimDisk`'s
-        matter: others may work on it."""
+        """Its host fails without notice: peers notice only the silence. The disk is `SimDisk`'s matter: others may work
+        on it."""
         if self._ports is not None:
             self._world.note(f"host of {self.name} life {self.life} fails")
             self._bury(self._ports, with_host=True)

@@ -1,7 +1,7 @@
 """The admin role: answers an operator's questions from etcd, the directory, and the owners of segments.
 
-Each answer is one JSON object. What only an owner knows is asked of it; an owner that does not answer is named in the
-answer instead of failing it, for these questions matter most when something is wrong.
+Each answer is one JSON object. An owner that does not answer is named in the answer instead of failing it, because
+these questions matter most when something is wrong.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Answer = Callable[[Arguments], Awaitable[dict[str, Any]]]
 HANGING_OLDER_THAN_S = 5.0
 PINS_SHOWN = 10
 ASKED_AT_ONCE = 500
-"""Segments, or transactions, that one question asks for in one turn of the loop."""
+"""Segments, or transactions, that one question handles in one turn of the loop."""
 ROWS_AT_ONCE = 200
-"""Made in one turn: one of a segment takes 50 us, with many subscriptions longer."""
+"""Rows made in one turn: a segment's takes 50 us, more with many subscriptions."""
 HANGING_ROWS = 5_000
 """An answer has room for about three times as many."""
 STATES = (OPEN, COMMITTED, ABORTED)
@@ -99,7 +99,7 @@ class Administration:
         }
 
     async def _loads(self, paths: list[str]) -> dict[str, dict[str, float]]:
-        """What came in over the last minute, as far as owners have told."""
+        """What came in over the last minute, as far as owners have reported."""
         _, found = await self._store.get_many([keys.load(path) for path in paths])
         return {
             path: load_row(decode(LoadSample, record.value, key=record.key))
@@ -146,8 +146,8 @@ class Administration:
         return {"topic": str(topology.topic), "segments": rows}
 
     async def _segment_stats(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What each owner says of its segment; `{"error": …}` where it cannot be asked. So many are asked at once; a
-        process that has answered nothing is not waited for again."""
+        """Each owner's statistics of its segment; `{"error": …}` if the owner does not answer. So many are asked at
+        once; a process that has answered nothing is not waited for again."""
         silent: dict[str, str] = {}
         heard: dict[str, None] = {}
 
@@ -269,7 +269,8 @@ class Administration:
         }
 
     async def _describe_transaction(self, args: Arguments) -> dict[str, Any]:
-        """By `txn`, or by `name`: the one that name was last begun as, whose writers are kept for longer."""
+        """Describes a transaction by `txn`, or by `name`: the last one begun under that name, whose writers are kept
+        for longer."""
         name, by_name = args.get("name"), None
         kept: dict[str, Any] = {}
         if name is None:
@@ -282,7 +283,7 @@ class Administration:
             kept = {"keep_ms": keep.ms, "keep_newest": keep.newest}
         found = await queries.describe_transaction(self._store, txn_id)
         if name is not None and found.record is None and by_name is None:
-            # ▲ Collected between the two reads: its writers and its note stand with its name alone by now.
+            # ▲ Collected between the two reads: its writers and its note are now in its name's record only.
             again = await queries.transaction_named(self._store, str(name))
             by_name = again.collected if again is not None and again.txn_id == txn_id else None
         if found.record is None and by_name is not None:
@@ -355,7 +356,7 @@ class Administration:
 
 
 async def a_few_at_a_time(items: Sequence[T]) -> AsyncIterator[T]:
-    """`items` in order; everybody else in the loop gets a turn between some of them and the next."""
+    """Yields `items` in order, and lets other tasks of the loop run after every few."""
     for part in in_parts(items, ROWS_AT_ONCE):
         for item in part:
             yield item

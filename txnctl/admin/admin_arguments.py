@@ -1,4 +1,4 @@
-"""Numbers among the arguments of an operator's questions. Pure."""
+"""Parses numbers among the arguments of an operator's questions. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 from txnwire.errors import InvalidArgument
 
 MAX_ROWS: Final = 100_000
-"""Of a listing."""
+"""Limit of a listing."""
 
 MAX_AGE_S: Final = 100 * 366 * 24 * 3600.0
 
 
 def number_of(args: Mapping[str, Any], name: str, default: float, *, most: float) -> float:
-    """Raises `InvalidArgument` for what is no number from 0 to `most`. None, or nothing, is the default."""
+    """Raises `InvalidArgument` unless it is a number from 0 to `most`. None or empty is the default."""
     value = args.get(name)
     if value is None:
         return default

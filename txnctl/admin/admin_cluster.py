@@ -1,4 +1,4 @@
-"""The admin role's answers about processes: the brokers, and what the coordinators have counted.
+"""The admin role's answers about processes: the brokers, and the counts of the coordinators.
 
 A process that does not answer is named in its row instead of failing the whole answer.
 """
@@ -18,7 +18,7 @@ from txnwire.errors import TxnError
 from txnwire.histogram import HistogramSnapshot
 
 COUNTED = ("active", "created", "committed", "aborted", "timed_out", "sweep_backlog", "retained", "stuck", "collected")
-"""Of a coordinator's row, what the total adds up."""
+"""Fields of a coordinator's row that the total adds up."""
 
 BROKER_FACTS = ("pid", "taking", "failed", "not_ready", "admin", "connections", "uptime_s", "version")
 
@@ -50,7 +50,7 @@ class ClusterAnswers:
         return {"brokers": sorted(rows, key=lambda row: str(row["broker"]))}
 
     async def _transaction_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """A row a coordinator process, their total, and what of it stands in etcd."""
+        """A row per coordinator process, their total, and the records in etcd."""
         addresses: dict[str, str] = {}
         for info in self._directory.coordinators().values():
             addresses[info.id] = info.address
@@ -86,8 +86,8 @@ def _of_broker(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def coordinator_row(of: CoordinatorStatistics) -> dict[str, Any]:
-    """What one coordinator tells of itself, as JSON. Latencies are upper bounds of histogram buckets, in ms; None where
-    nothing was observed, or it took longer than the last bound."""
+    """One coordinator's statistics, as JSON. Latencies are upper bounds of histogram buckets, in ms; None if nothing
+    was observed, or it took longer than the last bound."""
     return {
         "tcids": len(of.tcids),
         "active": of.open,

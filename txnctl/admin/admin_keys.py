@@ -1,4 +1,4 @@
-"""The admin role's answers about transaction keys: who holds which, and taking one out of use (003, "Admin API")."""
+"""The admin role's answers about transaction keys: their holders, and the deletion of a key (003, "Admin API")."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ log = structlog.get_logger()
 
 
 KEYS_AT_ONCE = 1000
-"""That coordinators are asked about in one request."""
+"""Keys that one request asks coordinators about."""
 
 IN_USE, IDLE, UNKNOWN, DELETED = "in use", "idle", "unknown", "deleted"
-"""What is said of a key: its holder is connected to a coordinator; to none; to none of those that have answered."""
+"""State of a key: its holder is connected to a coordinator; to none; to none of those that have answered."""
 
 
 class KeyAnswers:
@@ -58,7 +58,7 @@ class KeyAnswers:
         return row
 
     async def _delete(self, args: Arguments) -> dict[str, Any]:
-        """With an `epoch`, the key as it was at that one: a late repeat deletes nobody else's."""
+        """With an `epoch`, deletes the key only at that epoch: a late repeat cannot delete a later holder's key."""
         found = await self._found(args)
         await transaction_keys.delete(
             self._store,
@@ -87,7 +87,7 @@ class KeyAnswers:
     async def _rows_of(
         self, found: Sequence[KeyDescription], addresses: Iterable[str], unanswered: dict[str, None]
     ) -> list[dict[str, Any]]:
-        """`unanswered`: those of the coordinators that are not waited for again."""
+        """`unanswered`: coordinators that are not waited for again."""
         asked = [address for address in addresses if address not in unanswered]
         names = [[one.owner, one.key] for one in found]
         told = await asyncio.gather(*(self._epochs_held(address, names) for address in asked))
@@ -101,7 +101,7 @@ class KeyAnswers:
         return rows
 
     async def _epochs_held(self, address: str, names: Sequence[Sequence[str]]) -> Sequence[int | None] | None:
-        """None of a coordinator that does not answer."""
+        """None for a coordinator that does not answer."""
         try:
             answer = await self._calls.ask(address, "coordinator.keys", keys=names)
         except TxnError as error:

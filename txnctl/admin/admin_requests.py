@@ -1,4 +1,4 @@
-"""The one handler of `admin_request`: routes an operator's question to the role that answers it, by its `what`."""
+"""The one handler of `admin_request`: routes an operator's question, by its `what`, to the role that answers it."""
 
 from __future__ import annotations
 

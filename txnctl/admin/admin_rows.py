@@ -1,4 +1,4 @@
-"""What the admin role shows of what segment owners and the store told it: pure, from plain values to plain values."""
+"""Makes the admin role's rows from what segment owners and the store reported. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def position(pair: Any) -> str:
 
 
 def pinning(stats: Mapping[str, Any]) -> list[tuple[TxnId, str, int]]:
-    """Transactions that hold readers back, first first: id, position, entries behind it."""
+    """Transactions that hold readers back, the first one first: id, position, entries behind it."""
     pins = zip(stats.get("pinning", []), stats.get("entries_behind", []), strict=True)
     return [(TxnId(*txn), position(place), behind) for (txn, place), behind in pins]
 
 
 def load_row(sample: LoadSample) -> dict[str, float]:
-    """What comes into a segment, a second."""
+    """What comes into a segment per second."""
     return {"messages_per_s": sample.messages_in_per_s, "bytes_per_s": sample.bytes_in_per_s}
 
 
 def segment_row(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """A segment's statistics as people write them: numbers and flags as they are, positions as text, subscriptions by
-    name, and who holds readers back. An answer of nobody (`{"error": …}`) stays as it is."""
+    """A segment's statistics for display: numbers and flags unchanged, positions as text, subscriptions by name, and
+    the transactions that hold readers back. An error (`{"error": …}`) stays as it is."""
     if "error" in stats:
         return dict(stats)
     row: dict[str, Any] = {
@@ -41,7 +41,7 @@ def segment_row(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def subscription_row(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """A subscription's statistics in one segment, flat and readable; {} where its owner has none."""
+    """A subscription's statistics in one segment, flat and readable; {} if its owner has none."""
     if not stats:
         return {}
     return {
@@ -59,14 +59,14 @@ def subscription_row(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attached(found: dict[str, dict[str, None]], stats: Mapping[str, Any]) -> None:
-    """Add the consumers that the owner of one segment knows of, by subscription; a queue assigns nothing, so nobody
-    else does."""
+    """Adds the consumers that the owner of one segment knows, by subscription. Only owners know a queue's consumers,
+    because a queue has no assignments."""
     for each in stats.get("subscriptions", []):
         found.setdefault(each["name"], {}).update(dict.fromkeys(each["consumers"]))
 
 
 def _queue_facts(queue: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Where a queue's entries are; None where it is none."""
+    """Where a queue's entries are; None if it is no queue."""
     return {name: None if queue is None else queue[name] for name in ("unacked", "set_aside", "delayed")}
 
 
@@ -77,8 +77,8 @@ def outcome(decision: RecordedDecision | None, *, is_open: bool) -> str:
 
 
 def held_readers(txn_id: TxnId, stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What a transaction with writes in a segment holds back there, as far as the segment's owner can be asked. Queues
-    do not wait: they go on around it (V8)."""
+    """Readers that a transaction with writes in a segment holds back, as far as the segment's owner answers. Queues do
+    not wait: they go on around it (V8)."""
     if "error" in stats:
         return nothing_held(f"wrote; the segment's owner does not answer: {stats['error']}")
     pins = pinning(stats)

@@ -1,4 +1,4 @@
-"""Calls from one server role to another, over the same wire clients use: who owns a segment, ask it there."""
+"""Calls from one server role to another, over the clients' wire: finds the owner of a segment and asks it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALL_TIMEOUT_S = 5.0
 
 
 class RoleCalls:
-    """One kept connection per address; a lost one is opened again by the next call."""
+    """Keeps one connection per address; the next call reopens a lost one."""
 
     def __init__(self, directory: Directory, transport: Transport, clock: Clock, random: Random, *, name: str) -> None:
         self._directory = directory
@@ -34,23 +34,23 @@ class RoleCalls:
         self._opening = asyncio.Lock()
 
     async def read_position(self, segment: str, min_revision: int, timestamp_ms: int = 0) -> Position:
-        """The segment's `max_read_position`, asked of its owner, who answers once it has followed decisions to
-        `min_revision`; with a time, where that starts behind. Raises `NotOwner` where there is none."""
+        """Asks the segment's owner for `max_read_position`; the owner answers once it has followed decisions to
+        `min_revision`. With a time, the position where that starts. Raises `NotOwner` if there is no owner."""
         asked = pb.SegmentPositions(segment=segment, min_revision=min_revision, timestamp_ms=timestamp_ms)
         answer = (await self._call(self._owner_of(segment), pb.Command(segment_positions=asked))).segment_positions_ok
         if not timestamp_ms:
             return _position(answer.max_read_position)
-        # ▲ An older owner finds no time: from the beginning nothing is missed.
+        # ▲ An older owner cannot find a time: a start at the beginning misses nothing.
         return _position(answer.before_timestamp) if answer.HasField("before_timestamp") else EARLIEST
 
     async def resolved(self, segment: str) -> Resolved:
-        """The first question of a cut. Raises `NotOwner`, and what the owner replies."""
+        """The first question of a cut. Raises `NotOwner`, and the owner's error."""
         command = pb.Command(segment_positions=pb.SegmentPositions(segment=segment, for_cut=True))
         answer = (await self._call(self._owner_of(segment), command)).segment_positions_ok
         return Resolved(answer.ownership_epoch, _position(answer.max_read_position))
 
     async def tail(self, segment: str, revision: int, resolved: Position) -> Tail:
-        """The second question of a cut at `revision`. Raises `NotOwner`, and what the owner replies."""
+        """The second question of a cut at `revision`. Raises `NotOwner`, and the owner's error."""
         at = pb.Position(ledger_id=resolved.ledger_id, entry_id=resolved.entry_id)
         command = pb.Command(segment_cut=pb.SegmentCut(segment=segment, revision=revision, resolved=at))
         answer = (await self._call(self._owner_of(segment), command)).segment_cut_ok
@@ -63,33 +63,31 @@ class RoleCalls:
         return Tail(answer.ownership_epoch, _position(answer.end), tuple(undecided), tuple(aborted))
 
     async def users(self, segment: str, subscription: str | None) -> tuple[int, int]:
-        """How many producers, and consumers and readers, are connected to a segment; of one subscription only its
+        """How many producers, and consumers and readers, are connected to a segment; with a subscription only its
         consumers. Raises `NotOwner`."""
         answer = await self.ask_owner(segment, "segment.users", subscription=subscription)
         return int(answer["producers"]), int(answer["consumers"])
 
     async def drop_subscription(self, segment: str, subscription: str) -> None:
-        """Have the owner stop a subscription that is being deleted, and erase it. Raises `NotOwner`, and what the owner
-        replies."""
+        """Has the owner stop and erase a deleted subscription. Raises `NotOwner`, and the owner's error."""
         await self.ask_owner(segment, "subscription.drop", subscription=subscription)
 
     async def seal(self, segment: str, change_id: str) -> Seal:
-        """Have the owner seal a segment for a layout change. Raises `NotOwner`, and what the owner replies."""
+        """Has the owner seal a segment for a layout change. Raises `NotOwner`, and the owner's error."""
         command = pb.Command(seal_segment=pb.SealSegment(segment=segment, change_id=change_id))
         answer = (await self._call(self._owner_of(segment), command)).seal_segment_ok
         return Seal(_position(answer.end), answer.ledger_revision, answer.ownership_epoch)
 
     async def forgotten(self, segment: str) -> bool:
-        """Whether nothing is left of a sealed segment that keeps it from being pruned. Raises `NotOwner`, and what the
-        owner replies."""
+        """Whether a sealed segment may be pruned. Raises `NotOwner`, and the owner's error."""
         return bool((await self.ask_owner(segment, "segment.forgotten"))["forgotten"])
 
     async def ask_owner(self, segment: str, what: str, **args: Any) -> dict[str, Any]:
-        """An admin question to the owner of `segment` (its path). Raises `NotOwner`, and what the owner replies."""
+        """Asks the owner of `segment` (its path) an admin question. Raises `NotOwner`, and the owner's error."""
         return await self.ask(self._owner_of(segment), what, segment=segment, **args)
 
     async def ask(self, address: str, what: str, **args: Any) -> dict[str, Any]:
-        """An admin question to the process at `address`."""
+        """Asks the process at `address` an admin question."""
         request = pb.AdminRequest(what=what, args_json=msgspec.json.encode({"v": 1, **args}).decode())
         reply = await self._call(address, pb.Command(admin_request=request))
         answer: dict[str, Any] = msgspec.json.decode(reply.admin_reply.reply_json)

@@ -1,1 +1,1 @@
-"""`txnctl bench`: load on a running cluster, and what it answers to it."""
+"""`txnctl bench`: puts load on a running cluster and measures its answers."""

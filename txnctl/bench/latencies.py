@@ -18,14 +18,14 @@ class Latencies:
         self.longest_s = 0.0
 
     def record(self, seconds: float, times: int = 1) -> None:
-        """`times` calls took so long; below a microsecond counts as that."""
+        """Counts `times` calls of this duration; below a microsecond counts as one."""
         bucket = int(math.log(max(seconds, _SMALLEST_S) / _SMALLEST_S) / _GROWTH)
         self._counts[bucket] = self._counts.get(bucket, 0) + times
         self.count += times
         self.longest_s = max(self.longest_s, seconds)
 
     def quantile(self, q: float) -> float | None:
-        """Seconds that a share `q` (0 to 1) took at most; None without calls."""
+        """Seconds within which a share `q` (0 to 1) of the calls ended; None without calls."""
         rank, seen = q * self.count, 0
         for bucket in sorted(self._counts):
             seen += self._counts[bucket]

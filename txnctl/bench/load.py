@@ -1,7 +1,7 @@
-"""Load at a rate, or as fast as it goes: how much was done, how long each call took, what failed.
+"""Makes calls at a rate, or as fast as possible; counts what was done, how long each call took, and what failed.
 
-With a rate, calls are due at fixed times whatever becomes of those before, and each is timed from when it was due: a
-cluster that stalls is charged for what waited meanwhile (otherwise a stall of a second would count as one slow call).
+With a rate, calls are due at fixed times, independent of earlier ones, and each is timed from when it was due: so calls
+that wait during a stall count as slow (otherwise a stall of a second would count as one slow call).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from txnwire.errors import TxnError
 from txnwire.ports import Clock
 
 MAX_UNDER_WAY = 10_000
-"""Calls at once, with a rate; past it the load falls behind, and says so."""
+"""Concurrent calls with a rate; beyond that the load falls behind, and says so."""
 FAILED_PAUSE_S = 0.1
-"""Of a loop whose call has failed."""
+"""Pause of a loop whose call has failed."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Measured:
         self.latencies.record(took_s)
 
     def as_row(self, calls: str) -> dict[str, Any]:
-        """`calls`: what one is, in the plural, as fields are named."""
+        """`calls`: the name of a call in the plural, as fields are named."""
         row: dict[str, Any] = {"seconds": round(self.seconds, 3), calls: self.calls}
         row[f"{calls}_per_s"] = round(self.calls / self.seconds, 1)
         if calls != "messages":
@@ -60,11 +60,11 @@ class Measured:
 
 
 Call = Callable[[], Awaitable[tuple[int, int] | None]]
-"""One call: (messages, bytes), or None where there was nothing to do. Raises `TxnError`."""
+"""One call: (messages, bytes), or None if there was nothing to do. Raises `TxnError`."""
 
 
 class CallLoad:
-    """Calls over and over: `concurrency` loops, or with `per_second` as many as are due."""
+    """Repeats calls: in `concurrency` loops, or with `per_second` as many as are due."""
 
     def __init__(self, clock: Clock, *, seconds: float, concurrency: int, per_second: float | None) -> None:
         self.measured = Measured(clock)
@@ -74,8 +74,8 @@ class CallLoad:
         self._per_second = per_second
 
     async def run(self, calls: list[Call]) -> None:
-        """`calls`: one for each loop in turn, so that loops may have what is theirs. Ends when the time is over and all
-        that is under way is answered."""
+        """`calls`: one for each loop in turn, so that a loop can have its own resources. Ends when the time is over and
+        all calls under way are answered."""
         measured = self.measured
         measured.began_s = self._clock.monotonic()
         until = measured.began_s + self._seconds

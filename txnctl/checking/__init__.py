@@ -1,1 +1,1 @@
-"""`txnctl check`: what etcd and the ledgers must agree on, read without touching anything."""
+"""`txnctl check`: checks that etcd and the ledgers agree, and changes nothing."""

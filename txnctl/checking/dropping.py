@@ -1,8 +1,8 @@
-"""The part of a repair that drops what is missing in the data folder: transactions whole, then the ends of ledgers.
+"""The part of a repair that drops what is missing in the data folder: whole transactions, then the ends of ledgers.
 
-What is missing, and what of it can be known, is decided in `missing`; this carries it out, in an order that may be cut
-short anywhere: headers say that a transaction was dropped, then each segment drops what is left of it, then the lists
-are shortened. A repair that is run again finds the headers, and goes on.
+`missing` decides what is missing and what can be known of it. This module carries it out, in an order that may be
+interrupted anywhere: headers say that a transaction was dropped, then each segment drops the rest of it, then the lists
+are shortened. A repeated repair finds the headers and goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOWN: Final = 20
 
 
 class Repairing(Protocol):
-    """What of the repair is used here. Whatever is written compares that no other one has begun."""
+    """What dropping uses of the repair. Every write compares that no other repair has begun."""
 
     def find(self, rule: str, text: str) -> None: ...
     def on_progress(self, what: str, /) -> None: ...
@@ -43,8 +43,8 @@ class Repairing(Protocol):
 
 
 class Dropping:
-    """`short`: segments with what is missing of them; `dropped`: transactions that are aborted for that, also those
-    that a repair which was cut short had aborted."""
+    """`short`: segments and what is missing of them; `dropped`: transactions aborted for that, also by an interrupted
+    repair before."""
 
     def __init__(self, repair: Repairing, picture: Picture) -> None:
         self._repair = repair
@@ -62,8 +62,8 @@ class Dropping:
             self._repair.find("missing", str(one))
 
     async def drop_torn(self, counted: Mapping[str, Mapping[int, OnDisk]], folder_revision: int) -> None:
-        """▲ Transactions that lost a part are aborted everywhere before anything is served again: their headers here,
-        what is left of them in each segment with that segment, below its watermark, too."""
+        """▲ Transactions that lost a part are aborted everywhere before anything is served again: here in their
+        headers, and in each segment with their remaining entries, even below its watermark."""
         if not self.short:
             return
         short = [one for some in self.short.values() for one in some]
@@ -93,7 +93,7 @@ class Dropping:
             )
 
     async def _left(self, counted: Mapping[str, Mapping[int, OnDisk]]) -> dict[tuple[TxnId, str], int]:
-        """Entries of each transaction in each segment. Reads everything: it is done where something is lost."""
+        """Remaining entries of each transaction in each segment. Reads everything, so it is done only after a loss."""
         left: dict[tuple[TxnId, str], int] = {}
         for segment, ledgers in counted.items():
             self._repair.on_progress(f"what is left of {segment}")
@@ -110,8 +110,8 @@ class Dropping:
         return left
 
     async def shorten(self, segment: str, record: LedgerRecord) -> LedgerRecord:
-        """The list as it is once what is missing has been dropped. ▲ Whatever else in etcd names what is missing names
-        the last entry that is left, first."""
+        """Returns the list as it will be once what is missing has been dropped. ▲ First every other record in etcd that
+        names a missing entry is set to the last remaining one."""
         short = self.short.get(segment)
         if not short:
             return record
@@ -128,8 +128,8 @@ class Dropping:
         return await self._shorten_sidecars(segment, changed, [one.ledger_id for one in short])
 
     async def _shorten_sidecars(self, segment: str, record: LedgerRecord, short: list[int]) -> LedgerRecord:
-        """▲ What the sidecar of such a ledger lists is in etcd again: it lists what was aborted in older ledgers, too,
-        and would go with its own. One that is lost stays listed: the repair of the segment sees to it."""
+        """▲ Puts what the sidecar of such a ledger lists back into etcd: it lists aborted entries of older ledgers,
+        too, and goes with its own ledger. A lost sidecar stays listed: the segment's repair handles it."""
         ledgers, infos = kept_ledgers(record), []
         for info in record.ledgers:
             there = await self._repair.listed_sidecar(segment, info) if info.ledger_id in short else None
@@ -152,7 +152,7 @@ class Dropping:
                 await self._repair.put(keys.aborted(segment, txn_id, writer), AbortedRecord(max_position=left))
 
     async def _shorten_cursors(self, segment: str, ledgers: list[LedgerInfo]) -> None:
-        """Marks are written by the repair, with their raised counts."""
+        """The repair writes the marks, with their raised counts."""
         for (where, name), mark in self._picture.marks.items():
             if where == segment:
                 left = _pair(within(Position(*mark.position), ledgers))
@@ -165,7 +165,7 @@ class Dropping:
                     await self._shorten_block(key, block, lengths[block.ledger_id])
 
     async def _shorten_block(self, key: bytes, block: CursorBlock, length: int) -> None:
-        """▲ Under its own key: a block and its pages are records of one ledger, and name the same first entry."""
+        """▲ Keeps its own key: a block and its pages are records of one ledger, and name the same first entry."""
         left = block_within(block, length)
         if left is None:
             await self._repair.delete(key)

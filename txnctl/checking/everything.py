@@ -27,8 +27,8 @@ from txnwire.errors import InvalidArgument
 
 
 class Checked(NamedTuple):
-    """`revision` of the picture; `findings`: (rule, what is wrong) of everything broken; `repaired`: what a repair has
-    found and done, empty where there was nothing to repair."""
+    """`revision` of the picture; `findings`: (rule, what is wrong); `repaired`: what a repair has found and done, empty
+    if there was nothing to repair."""
 
     revision: int
     findings: list[Finding]
@@ -38,11 +38,10 @@ class Checked(NamedTuple):
 async def check_everything(
     settings: ServerSettings, on_progress: Callable[[str], None], *, repair: bool = False
 ) -> Checked:
-    """Read it all, after repairing, where `repair` says so, an etcd that was restored from a backup, or what a data
-    folder lacks that is older than etcd.
+    """Checks everything. With `repair`, first repairs an etcd restored from a backup, or a data folder older than etcd.
 
-    Raises `InvalidArgument` for a data folder that is none: nothing found there would look like nothing broken.
-    `NotAllowed`: for a repair it must be the one that this etcd's brokers had."""
+    Raises `InvalidArgument` if it is no data folder: an empty result would look like a good one. Raises `NotAllowed`
+    for a repair with a folder that is not of this etcd's brokers."""
     data_dir = await _folder_of_ledgers(settings)
     clock = SystemClock()
     mark = StoreMark(data_dir)
@@ -74,8 +73,8 @@ async def check_everything(
 
 
 async def _folder_of_ledgers(settings: ServerSettings) -> Path:
-    """The data folder of the brokers. `txnctl dev` has it within its own, and either may be named. Where none was, it
-    is that of a `dev` in this folder or of this folder, else the one that the first broker has told etcd of."""
+    """Finds the data folder of the brokers. `txnctl dev` has it within its own folder, and either may be named. Without
+    a name: that of a `dev` in or at the current folder, else the one that the first broker has registered in etcd."""
     named = "data_dir" in settings.model_fields_set
     for folder in [settings.data_dir] if named else [settings.data_dir, Path()]:
         if _is_of_dev(folder):
@@ -99,8 +98,8 @@ def _is_of_dev(folder: Path) -> bool:
 
 
 async def what_is_missing(store: MetadataStore, ledgers: LedgerStore, on_progress: Callable[[str], None]) -> str | None:
-    """What of a folder is older than etcd, in words, or None. ▲ What has been trimmed or deleted meanwhile
-    is not missing: a repair for that would stop a cluster that is at work, and abort all it has open."""
+    """What of a folder is older than etcd, in words, or None. ▲ Ledgers trimmed or deleted meanwhile are not missing: a
+    repair for that would stop a working cluster and abort all its open transactions."""
     picture, now = await take_picture(store), Now(store)
     found = [one async for one in missing_entries(picture, ledgers, on_progress, closed=True)]
     short = [one for one in found if await now.is_kept(one.segment, one.ledger_id)]

@@ -1,4 +1,4 @@
-"""The invariants of the records, each a rule over one `Picture` that yields what breaks it, in words. Pure."""
+"""The invariants of the records. Each rule takes one `Picture` and yields violations in words. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def unreadable_records(picture: Picture, _: int) -> Iterator[str]:
 
 
 def every_key_is_known(picture: Picture, _: int) -> Iterator[str]:
-    """Under the prefix nothing stands but ours: a key nobody reads is a key nobody deletes."""
+    """The prefix holds only our keys: a key that nobody reads is a key that nobody deletes."""
     for key in picture.unknown:
         yield f"{key} is no key of ours"
 
@@ -33,7 +33,7 @@ def ops_have_headers(picture: Picture, _: int) -> Iterator[str]:
 
 
 def ops_and_indexes_agree(picture: Picture, _: int) -> Iterator[str]:
-    """An index key stands exactly while its participant has op records (DESIGN §4)."""
+    """An index key exists exactly while its participant has op records (DESIGN §4)."""
     writes = {(txn_id, segment): None for txn_id, segment, subscription in picture.ops if subscription is None}
     acks = {(txn, segment, sub): None for txn, segment, sub in picture.ops if sub is not None}
     for txn_id, segment in writes:
@@ -106,7 +106,7 @@ def cursors_and_assignments_belong_to_subscriptions(picture: Picture, _: int) ->
 
 
 def deletions_come_to_an_end(picture: Picture, now_ms: int) -> Iterator[str]:
-    """A mark is gone on with by whoever leads, and by whoever owns the segments (DESIGN §5)."""
+    """The leader, or the owner of the segments, continues a marked deletion (DESIGN §5)."""
     marked = [(f"topic {path}", topology.record.deleting_ms) for path, topology in picture.topics.items()]
     marked += [
         (f"subscription {name} of {path}", record.deleting_ms) for (path, name), record in picture.subscriptions.items()
@@ -118,7 +118,7 @@ def deletions_come_to_an_end(picture: Picture, now_ms: int) -> Iterator[str]:
 
 
 def layout_changes_come_to_an_end(picture: Picture, now_ms: int) -> Iterator[str]:
-    """Whoever leads finishes a change, or gives it up; what it names is active until then (DESIGN §8)."""
+    """The leader finishes a change or gives it up; the segments it names are active until then (DESIGN §8)."""
     for path, topology in picture.topics.items():
         named: dict[int, str] = {}
         for change in topology.record.changes:
@@ -134,7 +134,7 @@ def layout_changes_come_to_an_end(picture: Picture, now_ms: int) -> Iterator[str
 
 
 def sealed_segments_have_seals(picture: Picture, _: int) -> Iterator[str]:
-    """The layout changes only once each parent's seal stands, at the end of its last ledger (DESIGN §8)."""
+    """The layout changes only once each parent has its seal, at the end of its last ledger (DESIGN §8)."""
     for topology in picture.topics.values():
         for segment_id, path in topology.paths.items():
             record = picture.ledgers.get(path)
@@ -165,7 +165,7 @@ def drained_keys_say_so_of_sealed_segments(picture: Picture, _: int) -> Iterator
 
 
 def keyed_transactions_belong_to_their_holder(picture: Picture, _: int) -> Iterator[str]:
-    """A begin writes header and key record in one commit; whoever takes the key aborts what is open (DESIGN §9)."""
+    """A begin writes header and key record together; the next holder of the key aborts what is open (DESIGN §9)."""
     for txn_id, header in picture.headers.items():
         if header.state != records.OPEN or header.txn_key is None:
             continue
@@ -176,7 +176,7 @@ def keyed_transactions_belong_to_their_holder(picture: Picture, _: int) -> Itera
 
 
 def names_lead_to_their_transactions(picture: Picture, _: int) -> Iterator[str]:
-    """Header and name record begin in one commit; the name takes the outcome over as the header goes (DESIGN §10)."""
+    """A begin writes header and name record together; the name keeps the outcome when the header goes (DESIGN §10)."""
     for txn_id, header in picture.headers.items():
         if header.state == records.OPEN and header.name is not None:
             record = picture.names.get(header.name)
@@ -210,8 +210,8 @@ def ledger_lists_are_in_order(picture: Picture, _: int) -> Iterator[str]:
 
 
 def positions_are_within_ledgers(picture: Picture, _: int) -> Iterator[str]:
-    """No watermark, aborted record, mark-delete position or ack lies beyond the end of the closed ledger it names. What
-    is being erased has its ledgers listed as empty before anything else goes."""
+    """No watermark, aborted record, mark-delete position or ack lies beyond the end of the closed ledger it names. A
+    segment being erased has its ledgers listed as empty before anything else goes."""
     going = picture.going()
     named = [(segment, "watermark", mark.position) for segment, mark in picture.watermarks.items()]
     named += [(segment, f"mark-delete of {name}", mark.position) for (segment, name), mark in picture.marks.items()]
@@ -242,7 +242,7 @@ def _last_acked(block: records.CursorBlock) -> int:
 
 
 def trims_are_in_order(picture: Picture, _: int) -> Iterator[str]:
-    """What is kept begins at the first entry of a ledger that is listed."""
+    """The first kept position is the first entry of a listed ledger."""
     for segment, record in picture.ledgers.items():
         if record.trimmed_below is None:
             continue
@@ -283,5 +283,5 @@ RULES: tuple[Callable[[Picture, int], Iterator[str]], ...] = (
 
 
 def broken_invariants(picture: Picture, *, now_ms: int) -> list[tuple[str, str]]:
-    """(rule, finding) of everything broken; `now_ms`: epoch milliseconds."""
+    """All violations as (rule, finding); `now_ms`: epoch milliseconds."""
     return [(rule.__name__, finding) for rule in RULES for finding in rule(picture, now_ms)]

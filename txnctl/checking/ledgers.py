@@ -1,4 +1,4 @@
-"""Closed ledgers against `/ledger`: every entry that was counted is there, whole, and nothing unknown lies around."""
+"""Compares closed ledgers with `/ledger`: every counted entry exists, whole, and there are no unknown files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 class Now:
-    """What etcd says since the picture was taken, so that nobody is accused of what has changed meanwhile."""
+    """The newest state of etcd, so that changes since the picture are not reported as faults."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def is_kept(self, segment: str, ledger_id: int) -> bool:
-        """Whether the ledger is still to be read: it may have been trimmed, or its topic deleted."""
+        """Whether the ledger is still needed: it may have been trimmed, or its topic deleted."""
         name = SegmentName.from_path(segment)
         key, topic = keys.ledger(segment), keys.topic(name.topic.path)
         revision, (found, layout) = await self._store.get_many([key, topic])
@@ -59,9 +59,8 @@ async def broken_ledgers(
     *,
     now: Now | None = None,
 ) -> AsyncIterator[tuple[str, str]]:
-    """(rule, finding) of everything broken. Open ledgers belong to their owners and are not read; of what is trimmed
-    and not deleted yet nobody reads anything, nor of what is being erased. `now`: asked again before anything is said,
-    where the cluster is at work."""
+    """All violations as (rule, finding). Open ledgers belong to their owners and are not read, nor are ledgers that are
+    trimmed or being erased. `now`: read again before a finding is reported, if the cluster is at work."""
     listed = {(segment, one.ledger_id): one for segment, record in picture.ledgers.items() for one in record.ledgers}
     going = picture.going()
     for segment, record in picture.ledgers.items():
@@ -84,8 +83,8 @@ async def broken_ledgers(
 async def missing_entries(
     picture: Picture, ledgers: LedgerStore, on_progress: Callable[[str], None], *, closed: bool
 ) -> AsyncIterator[Shortfall]:
-    """What the files lack of what etcd knows was there, in open ledgers, and where `closed` asks for it in all of
-    them. Reads and changes nothing else; a ledger that is damaged is another finding."""
+    """What the files lack of the entries that etcd knows, in open ledgers, and with `closed` in all ledgers. Only
+    reads; a damaged ledger is another finding."""
     going = picture.going()
     for segment, record in picture.ledgers.items():
         on_disk: dict[int, OnDisk] = {}
@@ -107,7 +106,7 @@ async def missing_entries(
 
 
 async def missing_sidecars(picture: Picture, ledgers: LedgerStore) -> AsyncIterator[tuple[str, int]]:
-    """(segment, ledger id) of what is listed with a sidecar and has none. One that is damaged is another finding."""
+    """(segment, ledger id) of listed sidecars that do not exist. A damaged one is another finding."""
     going = picture.going()
     for segment, record in picture.ledgers.items():
         for info in kept_ledgers(record) if segment not in going else ():
@@ -129,7 +128,7 @@ async def _broken(ledgers: LedgerStore, segment: str, info: LedgerInfo) -> list[
 
 
 def _may_be_new(picture: Picture, segment: str, ledger_id: int) -> bool:
-    """One above the last may have come since the picture was taken, and its segment too."""
+    """A ledger one above the last may be newer than the picture, and its segment too."""
     record = picture.ledgers.get(segment)
     if segment not in picture.segments():
         return False
@@ -138,7 +137,7 @@ def _may_be_new(picture: Picture, segment: str, ledger_id: int) -> bool:
 
 
 async def _unreadable_sidecar(ledgers: LedgerStore, segment: str, info: LedgerInfo) -> str | None:
-    """▲ Its records are gone from etcd: without it what was aborted would be read as committed (DESIGN §6)."""
+    """▲ Its records are gone from etcd: without it aborted entries would be read as committed (DESIGN §6)."""
     where = f"the sidecar of {segment} ledger {info.ledger_id}"
     try:
         raw = await ledgers.read_sidecar(segment, info.ledger_id)

@@ -1,13 +1,13 @@
-"""What of the ledgers is missing in the data folder, and what follows from it. Pure.
+"""Finds what ledgers lack in the data folder, and what follows from it. Pure.
 
-A folder that is older than etcd, or has lost files, lacks entries that were acknowledged. What is told, and dropped:
+A folder that is older than etcd, or has lost files, lacks acknowledged entries. This module reports:
 
 - *How much is missing*, ledger by ledger: against the lengths in `/ledger`, and in an open ledger against the watermark
-  and the aborted records, which say that there was an entry. What came behind those leaves no trace.
+  and the aborted records, which name existing entries. Entries behind those leave no trace.
 - *Transactions that lost a part, or may have*, as far as etcd still has their headers: those that were decided after
   the folder's mark was written last, and those with more operations in a damaged segment than it has entries of them.
-  They are aborted everywhere, so that nobody reads the other parts.
-- *What cannot be known*: of transactions whose headers were collected nothing tells where they had written.
+  They are aborted everywhere, so that no reader gets the other parts.
+- *What cannot be known*: where transactions had written whose headers were collected.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from txnwire.ids import EARLIEST, Position, TxnId
 
 
 class Shortfall(NamedTuple):
-    """A ledger that has fewer entries than etcd tells of. `exact`: so many there were; otherwise at least. `present`:
-    whether there is a file of it."""
+    """A ledger that has fewer entries than etcd knows of. `exact`: there were exactly so many; otherwise at least.
+    `present`: whether its file exists."""
 
     segment: str
     ledger_id: int
@@ -47,7 +47,7 @@ class Shortfall(NamedTuple):
 
 
 def system_positions(picture: Picture, segment: str) -> Iterator[Position]:
-    """Of entries that surely were in the segment."""
+    """Positions of entries that certainly were in the segment."""
     if (mark := picture.watermarks.get(segment)) is not None:
         yield Position(*mark.position)
     for (where, _, _), record in picture.aborted.items():
@@ -58,8 +58,8 @@ def system_positions(picture: Picture, segment: str) -> Iterator[Position]:
 def shortfalls(
     picture: Picture, segment: str, on_disk: Mapping[int, OnDisk], *, trimmed_since: bool
 ) -> list[Shortfall]:
-    """`on_disk`: of every ledger whose file is there. `trimmed_since`: etcd is the older one, so what is gone before
-    the first file has had its time meanwhile."""
+    """`on_disk`: every ledger whose file exists. `trimmed_since`: etcd is older than the folder, so ledgers missing
+    before the first file were trimmed meanwhile."""
     record = picture.ledgers.get(segment, LedgerRecord(ledgers=[]))
     told: dict[int, int] = {}
     for position in system_positions(picture, segment):
@@ -83,7 +83,7 @@ def shortfalls(
 
 
 def shortened(record: LedgerRecord, short: Iterable[Shortfall], *, now_ms: int) -> LedgerRecord:
-    """The list with the lengths that are left. ▲ Only once what was lost has been dropped everywhere."""
+    """The list with the remaining lengths. ▲ Only after what was lost has been dropped everywhere."""
     left = {one.ledger_id: one.found for one in short}
 
     def shorten(info: LedgerInfo) -> LedgerInfo:
@@ -97,7 +97,7 @@ def shortened(record: LedgerRecord, short: Iterable[Shortfall], *, now_ms: int) 
 
 
 def within(position: Position, ledgers: Sequence[LedgerInfo]) -> Position:
-    """`position`, or the last entry before it that is left."""
+    """`position`, or the last remaining entry before it."""
     if lies_beyond(position, ledgers) is None:
         return position
     ends = [Position(info.ledger_id, info.closed_length - 1) for info in ledgers if info.closed_length]
@@ -105,7 +105,7 @@ def within(position: Position, ledgers: Sequence[LedgerInfo]) -> Position:
 
 
 def block_within(block: CursorBlock, length: int) -> CursorBlock | None:
-    """What a block of acks says of the first `length` entries of its ledger; None where that is nothing."""
+    """A block of acks reduced to the first `length` entries of its ledger; None if nothing remains."""
     kept = max(length - block.first_entry, 0)
     bits = int.from_bytes(bytes.fromhex(block.acked), "little") & ((1 << kept) - 1)
     partial = [one for one in block.partial if one[0] < length]
@@ -116,8 +116,8 @@ def block_within(block: CursorBlock, length: int) -> CursorBlock | None:
 
 
 class Torn(NamedTuple):
-    """`dropped`: committed transactions that lost a part, or may have, and why. `unsure`: collected ones of which
-    nobody can tell, though a part of them is left."""
+    """`dropped`: committed transactions that lost a part, or may have, and why. `unsure`: collected ones that may have
+    lost a part; some of their entries remain."""
 
     dropped: dict[TxnId, str]
     unsure: tuple[TxnId, ...]
@@ -130,8 +130,8 @@ def torn(
     *,
     folder_revision: int,
 ) -> Torn:
-    """`left`: how many entries of each transaction are left in each segment; `folder_revision`: what etcd had reached
-    when the folder's mark was written last: what was decided until then was stored before."""
+    """`left`: remaining entries of each transaction in each segment; `folder_revision`: etcd's revision when the
+    folder's mark was last written: what was decided before that had been stored."""
     damaged = {one.segment: None for one in short}
     dropped = {
         txn_id: "decided after the folder's mark"
@@ -152,7 +152,7 @@ def torn(
 
 
 def _decided_since(picture: Picture, txn_id: TxnId, revision: int) -> bool:
-    """Whether it may have been decided behind `revision`, committed, as far as its outcome block tells."""
+    """Whether it may have committed after `revision`, as far as its outcome block shows."""
     outcomes = picture.outcomes.get((txn_id.tcid, txn_id.counter // keys.OUTCOMES_PER_BLOCK))
     if outcomes is None:
         return False  # collected more than a week ago

@@ -1,4 +1,4 @@
-"""Everything in etcd at one revision, decoded and by kind; what cannot be decoded is a finding."""
+"""Reads everything in etcd at one revision, decoded and by kind; an undecodable record is a finding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Picture:
     aborted: dict[tuple[str, TxnId, int | None], records.AbortedRecord] = field(default_factory=dict)
     topics: dict[str, Topology] = field(default_factory=dict)
     ledgers: dict[str, records.LedgerRecord] = field(default_factory=dict)
-    """Whole lists, wherever their parts stand."""
+    """Whole lists, joined from their parts."""
     ledger_pages: dict[str, list[ListPage]] = field(default_factory=dict)
     cursors: dict[tuple[str, str], int] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], records.SubscriptionRecord] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Picture:
         return {path: None for topology in self.topics.values() for path in topology.paths.values()}
 
     def going(self) -> dict[str, None]:
-        """Those of them that are being erased: their files go first, then, one after another, their records."""
+        """Segments that are being erased: their files go first, then their records one by one."""
         return {
             path: None
             for topology in self.topics.values()
@@ -86,7 +86,7 @@ def _ack_index(picture: Picture, record: KeyValue) -> None:
 
 
 def _deadline(_: Picture, record: KeyValue) -> None:
-    keys.deadline_parts(record.key)  # a stale one is nothing broken: the sweep deletes it
+    keys.deadline_parts(record.key)  # a stale one is no fault: the sweep deletes it
 
 
 def _outcome(picture: Picture, record: KeyValue) -> None:
@@ -125,7 +125,7 @@ def _ledger_page(picture: Picture, record: KeyValue) -> None:
 
 
 def _join_pages(picture: Picture) -> None:
-    """Of what is being erased the pages go before the head."""
+    """While a list is being erased its pages go before its head."""
     going = picture.going()
     for path in {**picture.ledger_pages, **{path: None for path, one in picture.ledgers.items() if one.paged}}:
         if path in going:
@@ -233,11 +233,11 @@ SINGLE: tuple[bytes, ...] = (
 )
 RECORDS_AT_ONCE = 5000
 PASSED_OVER: tuple[bytes, ...] = (keys.SENDER,)
-"""Prefixes of records that say nothing: of senders only the revision counts."""
+"""Prefixes of records without content: of senders only the revision counts."""
 
 
 def gaps() -> list[tuple[bytes, bytes]]:
-    """The ranges of keys in which nothing of ours stands, in order."""
+    """The key ranges that hold none of our keys, in order."""
     known = [(prefix, keys.prefix_end(prefix)) for prefix in (*READERS, *PASSED_OVER)]
     known += [(key, key + b"\0") for key in SINGLE]
     found, at = [], b"\0"
@@ -261,7 +261,7 @@ def _add(picture: Picture, read: Callable[[Picture, KeyValue], None], found: Ite
 
 
 async def take_picture(store: MetadataStore) -> Picture:
-    """Read every prefix at one revision, which is pinned all along: of a large store that takes longer than compaction
+    """Reads every prefix at one revision, which stays pinned: for a large store this takes longer than compaction
     waits. Raises `StoreUnavailable`."""
     revision, _ = await store.get_many([keys.INCARNATION])
     picture = Picture(revision)
@@ -279,7 +279,7 @@ async def take_picture(store: MetadataStore) -> Picture:
 
 
 def picture_of(revision: int, between: Callable[[bytes, bytes], Iterable[KeyValue]]) -> Picture:
-    """Of a store that is at hand, at this revision; `between`: its records from one key up to another."""
+    """The picture of a store in memory at this revision; `between`: its records from one key up to another."""
     picture = Picture(revision)
     for prefix, read in READERS.items():
         _add(picture, read, between(prefix, keys.prefix_end(prefix)))

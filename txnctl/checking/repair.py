@@ -1,10 +1,10 @@
-"""`txnctl check --repair`: what must be done before anybody works with an etcd that was restored from a backup (E8).
+"""`txnctl check --repair`: repairs an etcd restored from a backup before any process works with it (E8).
 
     take every process's right to write, mark the repair as begun → ledger lists, sidecars → open transactions
     → ids and epochs above all that was used → the mark of the data folder → a new identity, by which it is fit again
 
-Each step may be done twice, so a repair that was cut short is simply run again; until it ends nobody else starts.
-What is decided, and why, stands in `rewound`; this carries it out.
+Each step may be done twice, so an interrupted repair is simply run again; until it ends no other process starts.
+`rewound` decides, and says why; this module carries it out.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ READ_BYTES = 4 * 1024 * 1024
 ADOPTED_AT_ONCE = 1024
 """Ledgers that one commit adds to a list: 170 bytes each at most."""
 REPORT = "repairs.log"
-"""In the data folder: what every repair has told."""
+"""File in the data folder with the reports of all repairs."""
 LEASED = (keys.OWNER, keys.BROKER, keys.TC, keys.TC_MEMBER, keys.LEADER, keys.PIN, keys.SENDER)
-"""What says who may do what. ▲ Without its sender key no process of before can write anything any more."""
+"""Records that give processes their rights. ▲ Without its sender key no earlier process can write any more."""
 
 BEGUN_NEWER = "a repair was begun and has not come to its end"
 BEGUN_OLDER = f"{BEGUN_NEWER} (the data folder is no newer than etcd)"
@@ -89,14 +89,14 @@ class Repair:
         self._folder_revision = 0
         self._folder_is_older = False
         self._mine = absent(keys.INCARNATION)
-        """▲ That nobody else repairs by now: compared by everything that is written. Of two at once, or one that is
-        continued long after, the later one has begun anew, or ended, and the processes of the store are at work."""
+        """▲ Condition that no other repair has begun; every write compares it. The later of two repairs has begun anew,
+        or has ended and let the store's processes work."""
         self._committed: dict[TxnId, None] = {}
-        """Of the lost ones those of which a sidecar says that they had been committed."""
+        """The lost transactions that a sidecar shows as committed."""
 
     async def run(self, why: str) -> list[Finding]:
-        """What was found and done, in words. `why`: for what reason etcd is unfit. Raises `StoreUnavailable`,
-        `DataCorrupt`, `LedgerFailed`; then it is to be run again."""
+        """Returns what was found and done, in words. `why`: the reason why etcd is unfit. Raises `StoreUnavailable`,
+        `DataCorrupt`, `LedgerFailed`; then run it again."""
         begun = await self._begin(why)
         self.on_progress("etcd")
         picture = await take_picture(self._store)
@@ -119,7 +119,7 @@ class Repair:
         return self._findings
 
     def find(self, rule: str, text: str) -> None:
-        """▲ Also for who finds a repair half done: what it told went with it."""
+        """▲ Runs also after a half-done repair, whose report is lost."""
         self._findings.append((rule, text))
         with self._report.open("a") as report:
             report.write(f"{rule}: {text}\n")
@@ -127,8 +127,8 @@ class Repair:
     # ---- begin and end ----------------------------------------------------------------------------------------------
 
     async def _begin(self, why: str) -> Incarnation:
-        """▲ In one commit another identity, the mark that it is not fit yet, and the end of everybody's right to write:
-        whoever is still running is refused from here on, and whoever starts is told to wait."""
+        """▲ One commit writes another identity, the mark "not fit yet", and the end of every process's right to write:
+        running processes are refused from here on, and starting ones are told to wait."""
         found = await self._store.get(keys.INCARNATION)
         if found is None:
             raise InternalError("there is no /incarnation in this store: nobody has worked with it, nothing to repair")
@@ -136,7 +136,7 @@ class Repair:
         mark = self._expect_folder(before)
         self._folder_revision = mark.revision
         revision, _ = await self._store.get_many([keys.INCARNATION])
-        # ▲ A repair that goes on has raised the revision itself.
+        # ▲ A continued repair has raised the revision itself.
         self._folder_is_older = before.repair == BEGUN_OLDER if before.repair in BEGUN else revision >= mark.revision
         generation = max(before.generation, mark.generation) + 1
         self._steps = generation - before.generation
@@ -167,13 +167,13 @@ class Repair:
         revision, _ = await self._store.get_many([keys.INCARNATION])
         self._mark.write(
             begun, revision, segment_floor=self._floor
-        )  # first: a folder that is a step ahead is refused, one behind would not be
+        )  # first: a folder one step ahead is refused, one behind would not be
         fit = msgspec.structs.replace(begun, raft_lead=await self._store.raft_lead(), repair="")
         await self._put_identity(fit)
         self.find("store", f"fit again, as store {fit.id} (it was {fit.former[-1]})")
 
     async def _put_identity(self, identity: Incarnation, deletes: tuple[Delete, ...] = ()) -> int:
-        """The revision it was written at, by this sending or an earlier one."""
+        """Returns the revision at which it was written, by this or an earlier attempt."""
         value, read = records.encode(identity), (Read(keys.INCARNATION),)
         result = await self._store.commit(Commit((self._mine,), (Put(keys.INCARNATION, value),), deletes, read))
         if result.succeeded:
@@ -197,8 +197,8 @@ class Repair:
         return self._clock.wall_ms()
 
     async def cut(self, segment: str, ledger_id: int, entries: int, *, present: bool) -> None:
-        """▲ A footer that covers what is lost goes as well: nobody serves a segment with it, and it would have lost
-        entries that are sent again taken for stored. What it knew of producers is read from the ledgers instead."""
+        """▲ A footer that covers lost entries goes as well: a segment served with it would take lost entries that are
+        sent again for stored. Its knowledge of producers is read from the ledgers instead."""
         footer = await self._ledgers.read_footer(segment, ledger_id)
         if footer is not None and covered_by(footer, f"footer of ledger {ledger_id} of {segment}") > entries:
             await self._ledgers.discard_footer(segment, ledger_id)
@@ -215,7 +215,7 @@ class Repair:
         return found
 
     async def _count(self, picture: Picture, segment: str, present: Iterable[int]) -> dict[int, OnDisk]:
-        """What the files of a segment hold, open ones fenced; what is missing of it is told."""
+        """Counts what the files of a segment hold, fencing open ones; reports what is missing."""
         await self._expect_mine()  # before any file is touched
         record = picture.ledgers.get(segment, LedgerRecord(ledgers=[]))
         below = 0 if record.trimmed_below is None else record.trimmed_below[0]
@@ -239,9 +239,9 @@ class Repair:
         return OnDisk(found.entries, found.bytes)
 
     async def _count_damaged(self, segment: str, ledger_id: int, error: DataCorrupt) -> OnDisk:
-        """It may only be shorter than it was counted once. ▲ Otherwise it keeps its own segment, and nothing else, as
-        long as etcd has not gone back: an etcd that has could not tell what is committed in it, once it is put
-        right."""
+        """A damaged ledger may only be shorter than it was once counted. ▲ Otherwise only its own segment is not
+        served, if etcd has not gone back: a restored etcd could not tell what is committed in the ledger once that is
+        fixed."""
         try:
             there = await self._ledgers.look_at(segment, ledger_id)
         except DataCorrupt:
@@ -254,8 +254,8 @@ class Repair:
         return OnDisk(there.entries, there.bytes, await self._ledgers.counted(segment, ledger_id))
 
     async def _count_closed(self, segment: str, info: LedgerInfo) -> OnDisk:
-        """▲ As long as it was written down, unless it is shorter. One that is damaged counts as whole: `check` names
-        it, and whoever reads it is told."""
+        """▲ Keeps the recorded length, unless the ledger is shorter. A damaged one counts as whole: `check` names it,
+        and its readers get an error."""
         listed = OnDisk(info.closed_length or 0, info.bytes)
         try:
             there = await self._ledgers.look_at(segment, info.ledger_id)
@@ -286,14 +286,14 @@ class Repair:
         ledgers = await self._dropping.shorten(segment, adopted.record)
         evidence = await self._unlisted_sidecars(segment, ledgers)
         doomed, lost = await self._reckon(picture, judge, segment, ledgers, evidence)
-        # ▲ In this order: what does not list what is aborted now goes, what does list it stands, then it is named. Left
-        # there, it would be adopted in its place, and the records that say otherwise would leave etcd.
+        # ▲ In this order: remove a sidecar that lacks newly aborted entries, write the complete one, then list it. A
+        # remaining old sidecar would be adopted instead, and the records that contradict it would leave etcd.
         listed_with = {info.ledger_id: info.aborted for info in ledgers.ledgers}
         counts = {}
         for ledger_id, aborted in doomed.by_ledger.items():
             if listed_with[ledger_id] or lost:
-                # Its sidecar is immutable: others count on it. Where one is lost it stays listed until all it listed
-                # stands, should this be cut short.
+                # A sidecar is immutable: others depend on it. A lost one stays listed until all records it listed are
+                # in etcd, in case the repair is interrupted.
                 await self._put_records(segment, aborted)
             else:
                 await self._ledgers.discard_sidecar(segment, ledger_id)
@@ -312,7 +312,7 @@ class Repair:
                 await self._ledgers.discard_sidecar(segment, info.ledger_id)
 
     async def _put_list(self, segment: str, stood: int, record: LedgerRecord, pages: list[ListPage]) -> None:
-        """In steps that one commit has room for, each a list without a gap: a repair that is cut short after one finds
+        """Writes the list in steps that fit one commit, each without a gap: after an interruption the next repair finds
         the rest on the disk again."""
         for length in (*range(stood + ADOPTED_AT_ONCE, len(record.ledgers), ADOPTED_AT_ONCE), None):
             now = cut(segment, msgspec.structs.replace(record, ledgers=record.ledgers[:length]), pages)
@@ -327,7 +327,7 @@ class Repair:
             await self.put(keys.aborted(segment, txn_id, writer), record)
 
     async def _unlisted_sidecars(self, segment: str, record: LedgerRecord) -> dict[int, AbortedAt]:
-        """What was written beside ledgers after the backup: all of such a ledger was decided then."""
+        """Sidecars written beside ledgers after the backup: everything in such a ledger was decided then."""
         found = {}
         for info in record.ledgers:
             if not info.aborted and (raw := await self._ledgers.read_sidecar(segment, info.ledger_id)) is not None:
@@ -335,15 +335,15 @@ class Repair:
         return found
 
     async def listed_sidecar(self, segment: str, info: LedgerInfo) -> AbortedAt | None:
-        """None where it is lost, or there is none."""
+        """None if it is lost, or there is none."""
         raw = await self._ledgers.read_sidecar(segment, info.ledger_id) if info.aborted else None
         return None if raw is None else decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
 
     async def _reckon(
         self, picture: Picture, judge: RewoundJudge, segment: str, record: LedgerRecord, evidence: dict[int, AbortedAt]
     ) -> tuple[Doomed, list[int]]:
-        """And the ledgers whose sidecars are lost, where all that they may have listed is known all the same. ▲ Of what
-        nothing else tells nobody could say whether it was aborted: then they stay listed, and nobody serves."""
+        """Also returns ledgers with lost sidecars whose content is known from elsewhere. ▲ Without other sources it is
+        unknown whether an entry was aborted: then the sidecars stay listed, and the segment is not served."""
         known: AbortedAt = {}
         lost: list[int] = []
         for info in record.ledgers:
@@ -366,7 +366,7 @@ class Repair:
         doomed = reckoning.doomed()
         for ledger_id, aborted in doomed.by_ledger.items():
             for txn_id, _ in aborted:
-                # What ends in a ledger and was aborted stands in its sidecar, once there is one.
+                # An aborted transaction that ends in a ledger is listed in its sidecar, once there is one.
                 if txn_id in doomed.lost and ledger_id in evidence and (txn_id, None) not in evidence[ledger_id]:
                     self._committed[txn_id] = None
         for txn_id, messages in doomed.lost.items():
@@ -385,7 +385,7 @@ class Repair:
     async def entries(
         self, segment: str, ledger_id: int, length: int, start: Position
     ) -> list[tuple[Position, TxnId, int, int]]:
-        """(position, transaction, writer, messages) of what transactions wrote behind `start`: of a ledger of 64 MiB a
+        """(position, transaction, writer, messages) of what transactions wrote behind `start`: for a ledger of 64 MiB a
         few percent of that."""
         found = []
         at = start.entry_id + 1 if ledger_id == start.ledger_id else (length if ledger_id < start.ledger_id else 0)
@@ -451,7 +451,7 @@ class Repair:
     # ---- etcd -------------------------------------------------------------------------------------------------------
 
     async def _abort_open(self, picture: Picture) -> None:
-        """Open as of the backup: what became of them since is not known either."""
+        """Aborts transactions open as of the backup: their later outcomes are unknown."""
         count = 0
         for txn_id, header in picture.headers.items():
             if header.state == OPEN:
@@ -491,7 +491,7 @@ class Repair:
         self.find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
 
     async def _raise_floor(self, floor: int) -> None:
-        """A topic made after the backup may be made again under its name: not with the numbers that have files."""
+        """A topic made after the backup may be made again under its name, but not with segment ids that have files."""
         found = await self._store.get(keys.SEGMENT_IDS)
         before = 0 if found is None else records.decode(records.SegmentIds, found.value, key=keys.SEGMENT_IDS).floor
         await self.put(keys.SEGMENT_IDS, records.SegmentIds(floor=max(before, floor)))

@@ -1,12 +1,12 @@
-"""What to make of ledgers that know more than etcd does, once etcd was restored from a backup (E8). Pure.
+"""Decides about ledgers that know more than an etcd restored from a backup (E8). Pure.
 
-The policy, and why (docs/operations.md tells users):
+The policy and its reasons (docs/operations.md has them for users):
 
-- *What etcd does not know as committed is aborted*, whatever else hints at it. A transaction's acks stand in etcd
-  alone: its writes made visible without them would tear it, and their inputs come again.
-- *Plain messages are kept.* They were acknowledged, they stand in the ledgers, and nothing else depends on them.
+- *What etcd does not know as committed is aborted*, whatever other hints there are. A transaction's acks are in etcd
+  alone: its writes without them would tear it, and their inputs are delivered again.
+- *Plain messages are kept.* They were acknowledged, they are in the ledgers, and nothing else depends on them.
 - *Nothing is used twice*: ids of transactions, segments and ledgers, epochs of keys, layouts and assignments.
-- *Nothing is deleted* but what would lie: sidecars written after the backup, which do not list what is aborted now.
+- *Nothing is deleted* but wrong sidecars: those written after the backup do not list what is aborted now.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from txnstore.writes.writer_lists import holds
 from txnwire.ids import EARLIEST, Position, TxnId
 
 IDS_STEP: Final = 1 << 40
-"""Transaction ids go on at the next multiple of this: at 10 000 a second a backup would have to be three years old."""
+"""Transaction ids go on at the next multiple of this: enough for a three-year-old backup at 10 000 a second."""
 EPOCH_STEP: Final = 1 << 20
-"""So much is added to every epoch and count that somebody may have seen higher than the backup has it, for each repair
-that the backup does not know of, and once for this one (`steps`)."""
+"""Added to every epoch and count that may have risen since the backup, once for each repair that the backup does not
+know of, and once for this one (`steps`)."""
 
 
 class RewoundVerdict(Enum):
     KEPT = "kept"
-    ABORTED = "aborted"  # etcd knows, or knew it as open: it is aborted with the repair
-    LOST = "lost"  # etcd knows nothing of it: begun after the backup
+    ABORTED = "aborted"  # etcd knows it as aborted, or as open: it is aborted with the repair
+    LOST = "lost"  # etcd does not know it: begun after the backup
 
 
 class RewoundJudge:
-    """What becomes of the entries of each transaction, by what etcd knows."""
+    """Decides what becomes of each transaction's entries, by what etcd knows."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
@@ -56,8 +56,8 @@ class RewoundJudge:
         if state is not None:
             return self._counted(state, self._writers.get(txn_id), writer)
         ids = self._picture.id_blocks.get(txn_id.tcid)
-        # ▲ Below the late-index mark every id had begun or was never to be: without a header it was collected, so its
-        # aborted record, had it been aborted, stands. Above, it has begun since the backup.
+        # ▲ Every id below the late-index mark had begun or never will: without a header it was collected, so its
+        # aborted record exists if it was aborted. An id above has begun since the backup.
         return RewoundVerdict.KEPT if ids is not None and txn_id.counter < ids.indexed_below else RewoundVerdict.LOST
 
     @staticmethod
@@ -67,8 +67,8 @@ class RewoundJudge:
         return RewoundVerdict.KEPT
 
     def is_unknown(self, txn_id: TxnId, writer: int) -> bool:
-        """Whether nothing but its aborted record could tell: its header was collected, and its outcome, or which of its
-        writers counted, has had its time."""
+        """Whether only its aborted record could tell: its header was collected, and its outcome or its list of counting
+        writers has expired."""
         if txn_id in self._picture.headers:
             return False
         outcomes = self._picture.outcomes.get((txn_id.tcid, txn_id.counter // keys.OUTCOMES_PER_BLOCK))
@@ -76,7 +76,7 @@ class RewoundJudge:
         return state is None or (state == records.COMMITTED and writer != NO_WRITER and txn_id not in self._writers)
 
     def loses_writer(self, txn_id: TxnId) -> bool:
-        """Whether what is aborted of it is some writers', not all."""
+        """Whether only some of its writers, not all, are aborted."""
         header = self._picture.headers.get(txn_id)
         if header is not None:
             return header.state == records.COMMITTED
@@ -85,8 +85,8 @@ class RewoundJudge:
 
 
 class OnDisk(NamedTuple):
-    """What a fenced ledger file holds. `counted`: what an owner that fenced it before had counted, if more.
-    `damaged`: nobody can tell what it holds, so it stays open in its list, and nobody serves its segment."""
+    """What a fenced ledger file holds. `counted`: the count of an earlier owner that fenced it, if higher. `damaged`:
+    the content is unknown, so it stays open in its list, and its segment is not served."""
 
     entries: int
     bytes: int
@@ -95,8 +95,8 @@ class OnDisk(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """The list as it is to be; `new`: ledgers it did not have; `gone`: ledgers it had, whose files are not there;
-    `missing`: of those, what has newer ones kept beside it, so that retention has not taken it."""
+    """The future list. `new`: ledgers it did not have; `gone`: ledgers without files; `missing`: gone ledgers with
+    newer ones kept beside them, so that retention has not taken them."""
 
     record: LedgerRecord
     new: tuple[int, ...]
@@ -113,11 +113,11 @@ def adopt(
     steps: int = 1,
     trimmed_since: bool = True,
 ) -> Adopted:
-    """The ledger list made to say what is on the disk, all of it closed.
+    """Returns the ledger list that matches the disk, with all ledgers closed.
 
-    A ledger that is listed, held something and is not there has been trimmed since the backup if all older ones are
-    gone as well, and where `trimmed_since`: of a folder that is older than etcd it is lost.
-    `active`: so the layout says; a seal that was not made good is undone where entries came behind it."""
+    A listed, non-empty ledger without a file has been trimmed since the backup if all older ones are gone as well and
+    `trimmed_since`: in a folder older than etcd it is lost. `active`: the layout's state of the segment; an uncompleted
+    seal is undone if entries came behind it."""
     listed = {info.ledger_id: info for info in kept_ledgers(record)}
     last = max((info.ledger_id for info in record.ledgers), default=0)
     new = tuple(ledger_id for ledger_id in sorted(on_disk) if ledger_id > last) if active or not record.sealed else ()
@@ -130,7 +130,7 @@ def adopt(
     trimmed = tuple(one for one in gone if trimmed_since and (first_there is None or one < first_there))
     below, through = record.trimmed_below, record.trimmed_through
     if trimmed:
-        # ▲ Where nothing is left, ledger ids that were used since and are gone as well must not be used again.
+        # ▲ If nothing is left, ledger ids that were used since and are gone must not be used again.
         below = (first_there if first_there is not None else max(trimmed) + steps * EPOCH_STEP, 0)
         ended = listed[trimmed[-1]]
         through = (ended.ledger_id, max((ended.closed_length or 0) - 1, 0))
@@ -150,8 +150,8 @@ def _closed(info: LedgerInfo, found: OnDisk | None, now_ms: int) -> LedgerInfo:
 
 
 class Doomed(NamedTuple):
-    """Of one segment. `by_ledger`: what is to be written beside each ledger as aborted, with its highest position
-    there; `lost`: messages of each transaction of which etcd knows nothing."""
+    """Result for one segment. `by_ledger`: what to write beside each ledger as aborted, with its highest position
+    there; `lost`: messages of each transaction unknown to etcd."""
 
     by_ledger: dict[int, dict[tuple[TxnId, int | None], Position]]
     lost: dict[TxnId, int]
@@ -163,7 +163,7 @@ class Reckoning:
     def __init__(
         self, picture: Picture, judge: RewoundJudge, segment: str, known: Iterable[tuple[TxnId, int | None]]
     ) -> None:
-        """`known`: what is aborted already, by the sidecars that the list names."""
+        """`known`: what is aborted already, by the listed sidecars."""
         self._picture = picture
         self._judge = judge
         self._segment = segment
@@ -179,8 +179,8 @@ class Reckoning:
     def entry(self, txn_id: TxnId, writer: int, position: Position, messages: int) -> None:
         verdict = self._judge.verdict(txn_id, writer)
         if verdict is RewoundVerdict.KEPT or (txn_id, self._segment) in self._picture.write_index:
-            return  # of what has op records its participant knows, and finishes it
-        if verdict is RewoundVerdict.LOST:  # told again by a repair that is run again
+            return  # a participant knows what has op records, and finishes it
+        if verdict is RewoundVerdict.LOST:  # a repeated repair reports it again
             self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
         key = (txn_id, writer if self._judge.loses_writer(txn_id) else None)
         if key not in self._known and (txn_id, None) not in self._known:
@@ -194,14 +194,14 @@ class Reckoning:
 
 
 def raised_ids(record: TxnSeq | None, generation: int) -> TxnSeq:
-    """▲ `generation`: the store's from now on. A backup that is restored once more knows nothing of the ids that were
-    given out behind its first repair."""
+    """▲ `generation`: the store's from now on. A backup restored once more does not know the ids given out after its
+    first repair."""
     record = record or TxnSeq(next=1)
     return msgspec.structs.replace(record, next=max(record.next // IDS_STEP + 1, generation) * IDS_STEP)
 
 
 def raised_topic(record: TopicRecord, highest_on_disk: int, steps: int) -> TopicRecord:
-    """Its next segment is no number that has files, and its layout newer than any that was told."""
+    """Raises its next segment id above all that have files, and its layout epoch above all that were given out."""
     return msgspec.structs.replace(
         record,
         epoch=record.epoch + steps * EPOCH_STEP,
@@ -210,7 +210,7 @@ def raised_topic(record: TopicRecord, highest_on_disk: int, steps: int) -> Topic
 
 
 def start_of(picture: Picture, segment: str) -> Position:
-    """Up to here all that is aborted was known to etcd, durably."""
+    """Up to here etcd durably knew everything that is aborted."""
     mark = picture.watermarks.get(segment)
     return EARLIEST if mark is None else Position(*mark.position)
 

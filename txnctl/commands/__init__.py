@@ -1,1 +1,1 @@
-"""The commands of `txnctl` that ask a running cluster, a module each; `output` shows answers as tables or JSON."""
+"""The commands of `txnctl` that ask a running cluster, one module each; `output` shows answers as tables or JSON."""

@@ -33,8 +33,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask; without a te
 
 
 def expect_yes(question: str, *, yes: bool) -> None:
-    """Ask whoever sits at the terminal before something goes for good; without one nobody is asked. Leaves with exit
-    code 1 where the answer is no."""
+    """Asks for confirmation before something is deleted for good; without a terminal it does not ask. Exits with code 1
+    if the answer is no."""
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     if not typer.confirm(question, err=True):
@@ -42,7 +42,7 @@ def expect_yes(question: str, *, yes: bool) -> None:
 
 
 def start_of(text: str) -> StartArgument:
-    """Where to begin, as people type it: `earliest`, `latest`, milliseconds since the Unix epoch, an ISO time with its
+    """Parses a start as people type it: `earliest`, `latest`, milliseconds since the Unix epoch, an ISO time with its
     zone (`2026-11-20T21:00:00Z`), or a message's id. Raises `InvalidArgument`."""
     if text in ("earliest", "latest"):
         return text
@@ -63,7 +63,7 @@ def start_of(text: str) -> StartArgument:
 
 
 def addresses_of(url: str) -> list[str]:
-    """`host:port`s of `txn://host:port[,host:port…]`. Raises `InvalidArgument`."""
+    """The `host:port`s of `txn://host:port[,host:port…]`. Raises `InvalidArgument`."""
     scheme, separator, rest = url.partition("://")
     addresses = [part.strip() for part in rest.split(",") if part.strip()]
     if scheme != "txn" or not separator or not addresses:
@@ -89,7 +89,7 @@ class Asking:
 
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[Asking]:
-    """Connect to the first address that answers. Raises `ConnectionLost` naming what each of them said."""
+    """Connects to the first address that answers. Raises `ConnectionLost` with the error of each address."""
     clock, session_id = SystemClock(), SystemRandom().getrandbits(128).to_bytes(16, "big")
     failures = []
     for address in addresses_of(url):
@@ -116,8 +116,8 @@ async def asking(url: str) -> AsyncIterator[Asking]:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[txnclient.Client]:
-    """A client of the cluster. A wrong address is found out at once: the client itself would be patient, because a
-    cluster may be restarting under a program, but not under somebody who has just typed a command."""
+    """Yields a client of the cluster, and reports a wrong address at once. The client itself would retry, because a
+    cluster may restart under a program; somebody who has just typed a command should not wait."""
     async with asking(url):
         pass
     async with txnclient.connect(url) as client:

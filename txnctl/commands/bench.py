@@ -1,6 +1,6 @@
 """`txnctl bench`: produce, consume or whole transactions against a running cluster, with rates and percentiles.
 
-Ctrl-C ends it early and shows what was measured until then.
+Ctrl-C ends it early and shows the measurements so far.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def transactions(
 
 
 async def _measured(load: CallLoad, calls: list[Call]) -> None:
-    """Run the load, telling how far it is where somebody looks at it."""
+    """Runs the load; shows progress on a terminal."""
     telling = asyncio.create_task(_tell(load)) if sys.stderr.isatty() else None
     try:
         await load.run(calls)
@@ -180,7 +180,7 @@ async def _tell(load: CallLoad) -> None:
 
 
 def _run(work: Coroutine[Any, Any, None], load: CallLoad, calls: str, output: Format) -> None:
-    """Exit code 1 where nothing at all succeeded. What was measured is shown however it ended."""
+    """Exit code 1 if no call succeeded. Shows the measurements however the run ended."""
     try:
         run(_all_failed(work, load))
     finally:
@@ -219,5 +219,5 @@ def _compression(name: str) -> str | None:
 
 
 def _values(size: int) -> list[bytes]:
-    """Random, so that nothing compresses them; few enough for a processor's cache where they are small."""
+    """Random, so that nothing compresses them; few enough to fit a processor's cache if they are small."""
     return [os.urandom(size) for _ in range(DIFFERENT_VALUES if size <= 4096 else 16)]

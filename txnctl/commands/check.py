@@ -33,7 +33,7 @@ def check(
     before anybody works with them."""
     from txnctl.checking.everything import check_everything
 
-    logs.configure("critical")  # what is wrong is a finding here
+    logs.configure("critical")  # logs nothing less: faults are reported as findings here
     settings = load(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix, allow_development_etcd=True)
 
     async def work() -> int:

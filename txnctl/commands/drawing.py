@@ -1,7 +1,7 @@
-"""A topic's segments drawn as lines: parents first, children below them, one line each. Pure.
+"""Draws a topic's segments as lines: parents first, children below them, one line each. Pure.
 
-Of what was sealed long ago only that is drawn which somebody waits for, unless all is asked for: a topic that has been
-split and merged a thousand times has a thousand of them.
+Draws an old sealed segment only if something waits for it, unless all are requested: a topic that was split and merged
+a thousand times has a thousand of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAITING_SHOWN: Final = 3
 
 
 class Drawn(NamedTuple):
-    """One segment in its place."""
+    """One segment and its place in the drawing."""
 
     branch: str
     segment: Segment
@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
 
 def draw(answer: Mapping[str, Any], *, everything: bool = False) -> Iterator[str]:
-    """Lines, unfolded, of what `topics.describe` answers."""
+    """Unfolded lines for the answer of `topics.describe`."""
     segments: Sequence[Segment] = answer["segments"]
     sealed = [one for one in segments if one["state"] != "ACTIVE"]
     yield (
@@ -64,7 +64,7 @@ def _tree(shown: Sequence[Segment]) -> Iterator[Drawn]:
     by_id = {one["id"]: one for one in shown}
 
     def children(of: Segment) -> list[Segment]:
-        # A merged one stands once, below the first of its parents that is drawn.
+        # A merged segment is drawn once, below the first of its drawn parents.
         found = [by_id[one] for one in of["children"] if one in by_id]
         return [one for one in found if min(parent for parent in one["parents"] if parent in by_id) == of["id"]]
 

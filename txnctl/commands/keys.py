@@ -70,7 +70,7 @@ def delete_key(
 
 
 def also_as_commands_of(transactions: typer.Typer) -> None:
-    """Under the names that 003 gives them, too."""
+    """Also registers the commands under the names of 003."""
     for name, command in (("list", list_keys), ("get", get_key), ("delete", delete_key)):
         app.command(name=name)(command)
         plural = "keys" if name == "list" else "key"

@@ -1,4 +1,4 @@
-"""Messages as bytes in a pipe: one a line (or up to a NUL byte), as they are or as JSON objects. Pure."""
+"""Converts messages to and from bytes in a pipe: one per line (or per NUL byte), raw or as JSON objects. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txnwire.errors import InvalidArgument
 
 SHOWN_BYTES = 80
 MAX_LINE_BYTES = 8 * 1024 * 1024
-"""Above the largest message, whose base64 and properties have to fit too."""
+"""Above the largest message with its base64 and properties."""
 
 
 class Input(StrEnum):
@@ -24,7 +24,7 @@ class Input(StrEnum):
 
 
 class PipedMessage(NamedTuple):
-    """One message to be sent. `plain`: it has nothing but a key and a value."""
+    """One message to be sent. `plain`: it has only a key and a value."""
 
     key: bytes | None
     value: bytes
@@ -37,7 +37,7 @@ class PipedMessage(NamedTuple):
 
 
 class _Record(msgspec.Struct, kw_only=True):
-    """What `consume -o json` writes, as far as `produce --input json` reads it; the base64 forms win."""
+    """The fields of `consume -o json` that `produce --input json` reads; the base64 forms win."""
 
     value: str | None = None
     value_base64: str | None = None
@@ -48,7 +48,7 @@ class _Record(msgspec.Struct, kw_only=True):
 
 
 class Splitter:
-    """Cuts a stream of bytes at `end`; what follows the last one is given by `rest`."""
+    """Splits a stream of bytes at `end`; `rest` returns what follows the last one."""
 
     def __init__(self, end: bytes) -> None:
         self._end = end
@@ -57,7 +57,8 @@ class Splitter:
         self._lines = 0
 
     def take(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now, without their ends. Raises `InvalidArgument` for one that never ends."""
+        """Returns the lines complete so far, without their ends. Raises `InvalidArgument` for a line that is too
+        long."""
         if self._end not in data:
             self._keep(data)
             return []
@@ -69,7 +70,7 @@ class Splitter:
         return whole
 
     def rest(self) -> list[bytes]:
-        """The last line, if it had no end."""
+        """The last line, if it has no end."""
         rest, self._parts = b"".join(self._parts), []
         return [rest] if rest else []
 
@@ -126,7 +127,7 @@ def _shown(line: bytes) -> str:
 
 
 def runs(messages: list[PipedMessage]) -> Iterator[list[PipedMessage]]:
-    """Neighbours that may be sent in bulk together, in order: those that are plain, and each of the others alone."""
+    """Groups neighbours that may be sent in bulk, in order: runs of plain messages, and each other message alone."""
     gathered: list[PipedMessage] = []
     for message in messages:
         if message.plain:
@@ -141,7 +142,7 @@ def runs(messages: list[PipedMessage]) -> Iterator[list[PipedMessage]]:
 
 
 def as_json(message: txnclient.Message[Any]) -> bytes:
-    """One JSON object. What is not UTF-8 stands in `value_base64`, `key_base64` besides."""
+    """One JSON object. Bytes that are not UTF-8 are also in `value_base64` and `key_base64`."""
     row: dict[str, Any] = {
         **_text("value", message.data),
         **_text("key", message.key),

@@ -1,7 +1,7 @@
-"""How answers are shown: a table for people, JSON for programs (fields: docs/commands.md).
+"""Shows answers: a table for people, JSON for programs (fields: docs/commands.md).
 
-On a terminal a table fits its width, folding what is long. In a pipe a row is a line, columns are two or more spaces
-apart, and there is neither colour nor frame: `awk` and `grep` see what is there.
+On a terminal a table fits the width by folding long cells. In a pipe a row is a line, columns are two or more spaces
+apart, and there is no colour or frame, so that `awk` and `grep` work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TITLES = {
     "subscriptions": "read by",
     "sweep_backlog": "to sweep",
 }
-"""Shorter than their fields, for terminals: there a column is never narrower than the longest word of its title."""
+"""Titles shorter than their fields, for terminals: a column is never narrower than the longest word of its title."""
 
 WHOLE_COLUMNS = 21
 """Cells up to the length of a transaction's id are never folded."""
@@ -54,7 +54,7 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="table or json")]
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: Format, *, empty: str) -> None:
-    """Rows as a table of `columns`, or as a JSON list of whole rows. `empty` is said where there are none."""
+    """Shows rows as a table of `columns`, or as a JSON list of whole rows. Prints `empty` if there are none."""
     if output is Format.JSON:
         show_json(list(rows))
         return
@@ -74,7 +74,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], shown: Sequence[Sequence[str]]) -> Table:
-    """What is short, and every title's words, stay whole; what is long folds."""
+    """Short cells and the words of titles stay whole; long cells fold."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     for at, column in enumerate(columns):
         numbers = all(isinstance(row.get(column), int | float | None) for row in rows)
@@ -96,7 +96,7 @@ def _title(column: str) -> str:
 
 
 def _print_blocks(columns: Sequence[str], shown: Sequence[Sequence[str]], terminal: Console) -> None:
-    """A terminal too narrow for the table: a block of lines for each row."""
+    """For a terminal too narrow for the table: a block of lines for each row."""
     width = max(len(_title(column)) for column in columns)
     for number, line in enumerate(shown):
         if number:
@@ -114,7 +114,7 @@ def _print_lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
 
 
 def show_done(said: str, answer: Mapping[str, Any], output: Format) -> None:
-    """What a command has done: a sentence, or its facts as one JSON object."""
+    """Reports what a command has done: a sentence, or its facts as one JSON object."""
     if output is Format.JSON:
         show_json(answer)
     else:
@@ -127,7 +127,7 @@ def show_json(value: Any) -> None:
 
 
 def cell(value: Any, *, plain: bool = False) -> str:
-    """As people read it: thousands apart (unless `plain`), a list without brackets, nothing as a dash."""
+    """A cell for people: thousands separators (unless `plain`), a list without brackets, a dash for None."""
     if value is None or value == [] or value == "":
         return "-"
     if isinstance(value, bool):
@@ -142,17 +142,17 @@ def cell(value: Any, *, plain: bool = False) -> str:
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """As `1 message`, `2,000 messages`."""
+    """For example `1 message`, `2,000 messages`."""
     return f"{cell(number)} {one if number == 1 else many}"
 
 
 def say(line: str) -> None:
-    """A line as it stands: no markup, no folding."""
+    """Prints a line unchanged: no markup, no folding."""
     console().print(escape(line), soft_wrap=True)
 
 
 def console() -> Console:
-    """Wide where nobody looks, and nothing but text: see the head of this file."""
+    """A wide console without markup if output is no terminal: see the head of this file."""
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=PIPE_COLUMNS)

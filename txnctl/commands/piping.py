@@ -1,7 +1,7 @@
-"""`txnctl produce` and `txnctl consume`: good citizens of a pipe.
+"""`txnctl produce` and `txnctl consume`, for use in pipes.
 
-Bytes go through as they are. Whoever reads us may go at any time: what it did not get stays unacked. Standard error
-carries one closing line, and progress only where somebody looks at it.
+Bytes pass unchanged. The reader of the pipe may go at any time: messages that it did not get stay unacked. Standard
+error gets one closing line, and progress only on a terminal.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ READ_BYTES = 65536
 CHUNKS_AHEAD = 4
 PROGRESS_EVERY_S = 0.5
 LAST_COMMIT_S = 10.0
-"""How long Ctrl-C waits for the commit that is on its way."""
+"""How long Ctrl-C waits for a commit under way."""
 
 WAIT_S = 3600.0
-"""Of one receive where nothing limits it; it is called again."""
+"""Timeout of one receive without other limits; then it is called again."""
 
 
 class SubscriptionKind(StrEnum):
@@ -73,7 +73,7 @@ def produce(
         async with connected(url) as client, await client.producer(topic) as producer:
             try:
                 await _produce(client, producer, sent, Splitter(b"\0" if null else b"\n"), timeout)
-            finally:  # also after an error or Ctrl-C: whoever goes on must know from where
+            finally:  # also after an error or Ctrl-C: the count says where to go on
                 sent.tell(output)
 
     run(work())
@@ -135,7 +135,7 @@ class _Sent:
     progress: _Progress = field(default_factory=lambda: _Progress())
 
     def parse(self, lines: list[bytes], found: list[PipedMessage]) -> InvalidArgument | None:
-        """Add what stands before the first line that is wrong; what is wrong with that."""
+        """Adds the lines before the first wrong one; returns that one's error."""
         for line in lines:
             self.lines += 1
             try:
@@ -160,7 +160,7 @@ class _Sent:
 async def _produce(
     client: txnclient.Client, producer: txnclient.Producer[bytes], sent: _Sent, splitter: Splitter, timeout_s: float
 ) -> None:
-    """▲ A line that cannot be sent stops it, and none behind it is sent: what went before is whole."""
+    """▲ Stops at the first line that cannot be sent and sends none behind it: so the count says where to go on."""
     waiting: list[PipedMessage] = []
     async for lines in _stdin_chunks(splitter):
         wrong = sent.parse(lines, waiting)
@@ -187,7 +187,7 @@ async def _send(
             async with client.transaction(timeout=timeout_s) as txn:
                 await _send_in(producer, messages, txn)
         except asyncio.CancelledError:
-            # ▲ It may have committed unheard: whoever goes on from the count would send it again.
+            # ▲ It may have committed although the answer was lost: a rerun from the count would send it again.
             if txn is not None and await _has_committed(txn):
                 sent.add(len(messages))
             raise
@@ -197,8 +197,7 @@ async def _send(
 
 
 async def _has_committed(txn: txnclient.Transaction) -> bool:
-    """Of a transaction whose caller was cancelled: waits for its outcome. Raises `TxnError` where that is not known in
-    time."""
+    """Waits for the outcome of a transaction whose commit was cancelled. Raises `TxnError` if it stays unknown."""
     try:
         await txn.commit(timeout=LAST_COMMIT_S)
     except txnclient.InvalidTxnState:
@@ -251,7 +250,7 @@ async def _stdin_chunks(splitter: Splitter) -> AsyncIterator[list[bytes]]:
 
 @dataclass
 class _Limits:
-    """When to stop: after `count` messages, after `idle_s` without one, after `timeout_s` in all. None: never."""
+    """Stops after `count` messages, after `idle_s` without one, after `timeout_s` in all. None: never."""
 
     count: int | None
     idle_s: float | None
@@ -271,7 +270,7 @@ class _Limits:
         return max(0.0, min(self.left_s, WAIT_S if self.idle_s is None else self.idle_s))
 
     def over(self, *, received: int) -> bool:
-        """Raises `Timeout` where the time is up and `count` has not been reached."""
+        """Raises `Timeout` if the time is up before `count` was reached."""
         if self.count is not None and self.seen >= self.count:
             return True
         if self.left_s <= 0:
@@ -300,7 +299,7 @@ async def _consume(consumer: txnclient.Consumer[bytes], limits: _Limits, output:
 
 
 def _write(messages: list[txnclient.Message[Any]], output: Format, end: bytes) -> bool:
-    """False where the reader of the pipe has gone: what it did not get stays unacked."""
+    """False if the reader of the pipe has gone: messages that it did not get stay unacked."""
     try:
         for message in messages:
             sys.stdout.buffer.write((message.data if output is Format.TABLE else as_json(message)) + end)
@@ -312,7 +311,7 @@ def _write(messages: list[txnclient.Message[Any]], output: Format, end: bytes) -
 
 
 class _Progress:
-    """A line on standard error that is written over; only where that is a terminal, and not too often."""
+    """Rewrites a progress line on standard error; only on a terminal, and not too often."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()

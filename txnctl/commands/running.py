@@ -1,4 +1,4 @@
-"""Run a command's coroutine: SIGTERM ends it as Ctrl-C does, and the process exits with its code."""
+"""Runs a command's coroutine: SIGTERM ends it as Ctrl-C does, and the process exits with its code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TERMINATED = 143
 
 
 def run(work: Coroutine[Any, Any, int | None], *, terminated: int = TERMINATED) -> None:
-    """Run to the end and exit with the returned code (None: 0), or with `terminated` where SIGTERM ended it."""
+    """Runs it to the end and exits with the returned code (None: 0), or with `terminated` after a SIGTERM."""
     try:
         code = uvloop.run(_until_terminated(work, terminated))
     except KeyboardInterrupt:

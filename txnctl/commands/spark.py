@@ -1,4 +1,4 @@
-"""`txnctl spark …`: what Spark keeps of a query, in words. Needs no Spark."""
+"""`txnctl spark …`: shows in words what Spark keeps of a query. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def checkpoint(
 
 
 async def _outcome(cluster: Asking, sink: Any, query_id: str, batch: int) -> dict[str, Any]:
-    """Of the transaction of a batch; also of the one that an earlier version would have begun. None: it is not known,
-    never begun or forgotten."""
+    """Outcome of a batch's transaction, also under the name of an earlier version. None: unknown, never begun or
+    forgotten."""
     from pyspark_txnstore.sink import batch_names
 
     name = batch_names.micro_batch_name(sink, query_id, batch)
@@ -140,7 +140,7 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def _restart(restart: dict[str, Any], batches: list[dict[str, Any]]) -> str:
-    """What happens when the query is started again, in a sentence or two."""
+    """Describes a restart of the query in a sentence or two."""
     batch = restart["batch"]
     if restart["obstacle"] is not None:
         return f"a restart fails: {restart['obstacle']}"

@@ -109,5 +109,5 @@ def delete(
 
 
 def _name_of(consumer: str | None) -> str | None:
-    """Of `name@incarnation`, what a person has given it."""
+    """The given name in `name@incarnation`."""
     return None if consumer is None else consumer.partition("@")[0]

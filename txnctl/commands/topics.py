@@ -175,7 +175,7 @@ def _hash_of(text: str) -> int:
 
 
 def _show_layout(layout: TopicLayout, said: str, parents: list[str], output: Format) -> None:
-    """What a change has made of the segments that were named."""
+    """Shows what a change has made of the named segments."""
     paths = [name.removeprefix(SEGMENT_SCHEME) for name in parents]
     made = dict.fromkeys(
         child
@@ -191,7 +191,7 @@ def _show_layout(layout: TopicLayout, said: str, parents: list[str], output: For
 
 
 def thresholds_of(text: str) -> str | dict[str, Any]:
-    """A policy as people type it: `off`, or `name=number` with commas between. Raises `InvalidArgument`."""
+    """Parses a policy as people type it: `off`, or `name=number` with commas between. Raises `InvalidArgument`."""
     if text == "off":
         return text
     thresholds: dict[str, Any] = {}

@@ -149,7 +149,7 @@ def _describe(answer: dict[str, Any]) -> None:
             print(f"name {header['name']}{counted}")
         if header["txn_key"] is not None:
             print(f"transaction key {header['txn_key']}, epoch {header['key_epoch']}")
-    if answer.get("note"):  # ▲ a server of an earlier version tells of none
+    if answer.get("note"):  # ▲ a server of an earlier version sends none
         print(f"note {answer['note']}")
     if "keep_ms" in answer:
         newest = ", and for ever while it is the newest commit of its prefix" if answer["keep_newest"] else ""

@@ -1,4 +1,4 @@
-"""Asking again where an error says that the same call may succeed: for a minute, ever more slowly, never silently."""
+"""Retries a call on a retriable error: for a minute, ever more slowly, never silently."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FOR_S = 60.0
 
 
 def asking_again(what: str) -> AsyncRetrying:
-    """Use as `await asking_again("…")(call)`; the last error is raised when the minute is over, or at once if it is
-    not a retriable one."""
+    """Used as `await asking_again("…")(call)`. Raises the last error after the minute, and an error that is not
+    retriable at once."""
 
     def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None

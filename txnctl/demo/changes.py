@@ -1,6 +1,6 @@
-"""What a demo does to its cluster while its job runs: a segment split, two merged, a broker killed and brought back.
+"""Changes the cluster while the demo's job runs: splits a segment, merges two, kills a broker and brings it back.
 
-Each is told with what it took, and what it cost the producers at work.
+Each change reports how long it took, and how long it delayed the producers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txnctl.launch.dev import DevCluster
 SPLIT, TAKE_OVER, MERGE = "split", "take-over", "merge"
 BROKER = "broker-2"
 LEASE_TTL_S = 5
-"""Half the default, so that the demo ends within a minute; a dead broker's segments wait for so long at most."""
+"""Half the default, so that the demo ends within a minute: a dead broker's segments wait at most this long."""
 POLL_S = 0.1
 
 Say = Callable[[str], None]
@@ -31,7 +31,7 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 @dataclass
 class JobProgress:
-    """How far the job is. `moved` is set, and cleared by who waits, whenever a count has grown."""
+    """Progress of the job. `moved` is set whenever a count has grown; the waiter clears it."""
 
     total: int
     loaded: int = 0
@@ -46,7 +46,7 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class Pause:
-    """`longest_s`: the slowest batch of a loader that was on its way meanwhile, None where there was none."""
+    """`longest_s`: the slowest batch of a loader under way meanwhile, None if there was none."""
 
     what: str
     took_s: float
@@ -54,7 +54,7 @@ class Pause:
 
 
 class Changes:
-    """`pauses`: what each change has cost the producers, in order."""
+    """`pauses`: how long each change delayed the producers, in order."""
 
     def __init__(self, client: txnclient.Client, cluster: DevCluster, admin: Asking, waits: Waits, say: Say) -> None:
         self._client = client
@@ -73,7 +73,8 @@ class Changes:
         return upper
 
     async def merge(self, upper: txnclient.SegmentInfo) -> None:
-        """With its neighbour, which has parents of its own; the other child, where the topic began as one segment."""
+        """Merges the segment with its neighbour, which has parents of its own; with the other child, if the topic began
+        as one segment."""
         active = (await self._client.describe_topic(FLIGHTS)).active
         at = next(number for number, one in enumerate(active) if one.segment_id == upper.segment_id)
         pair = active[at : at + 2] if at + 1 < len(active) else active[at - 1 : at + 1]
@@ -82,7 +83,7 @@ class Changes:
         await self._tell(MERGE, f"of flights {_short(pair[0])} and {_short(pair[1])}", began)
 
     async def kill_broker(self) -> None:
-        """It stays dead until the other has taken its segments over."""
+        """The broker stays dead until the other one has taken over its segments."""
         broker = self._cluster.children[BROKER]
         before = await self._brokers()
         total = sum(row["segments"] for row in before.values())
@@ -95,7 +96,7 @@ class Changes:
 
     @asynccontextmanager
     async def bringing_broker_back(self) -> AsyncIterator[None]:
-        """Start it again, and go on meanwhile: it gets its share little by little."""
+        """Starts it again and goes on meanwhile: it gets its share little by little."""
         back = asyncio.create_task(self._bring_back(), name="bring the broker back")
         try:
             yield
@@ -127,7 +128,7 @@ class Changes:
         return {row["broker"]: row for row in (await self._admin.ask("brokers.list"))["brokers"]}
 
     async def _until(self, so: Callable[[Rows], bool]) -> Rows:
-        """Asks until it is so; whoever waits for it has a timeout over everything."""
+        """Polls until it is so; the caller has a timeout over everything."""
         rows = await self._brokers()
         while not so(rows):
             await asyncio.sleep(POLL_S)
@@ -141,7 +142,7 @@ def _others_serve_all(rows: Rows, total: int) -> bool:
 
 
 def _has_share(rows: Rows) -> bool:
-    """Active segments are even to within one, and so are sealed ones; `brokers list` tells their sum."""
+    """Active segments are even to within one, and so are sealed ones; `brokers list` shows their sum."""
     counts = [row["segments"] for row in rows.values()]
     return BROKER in rows and max(counts) - min(counts) <= 2
 

@@ -1,4 +1,4 @@
-"""`txnctl demo`: load, work, kill, restart, judge (docs/demo.md)."""
+"""`txnctl demo`: loads, works, kills, restarts, judges (docs/demo.md)."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Demo:
         self._waits = Waits(time.monotonic)
         self._pauses: list[Pause] = []
         self._last_seen_s: dict[str, float] = {}
-        """When a READ_COMMITTED reader had read the last message of each transaction, by id."""
+        """By transaction id: when a READ_COMMITTED reader had read its last message."""
         self._worked_s = 0.0
         self._given_up_s: dict[str, float] = {}
 
     async def run(self) -> int:
-        """0 if every total agrees, 1 on any difference."""
+        """Returns 0 if every total agrees, 1 on any difference."""
         self._journals.mkdir(parents=True, exist_ok=True)
         self._flights = list(read_flights(self._settings.flights))
         self._progress = JobProgress(len(self._flights))
@@ -114,7 +114,7 @@ class Demo:
         self._pauses = faults.pauses
 
     async def _follow(self, client: txnclient.Client, on_progress: Callable[[], None]) -> None:
-        """Read the outcomes as they become visible, until there is one for every flight."""
+        """Reads the outcomes as they become visible, until there is one for every flight."""
         seen: set[int] = set()
         async with await client.reader(OUTCOMES, start="earliest") as reader:
             while len(seen) < len(self._flights):
@@ -131,7 +131,7 @@ class Demo:
                 on_progress()
 
     async def _ask_what_was_given_up(self, url: str) -> None:
-        """When the coordinator ended what a killed worker had left open, as far as its header is still there."""
+        """When the coordinator ended the open transactions of a killed worker, as far as their headers still exist."""
         monotonic_of_epoch_s = time.monotonic() - time.time()
         async with asking(url) as cluster:
             for txn_id in unfinished(read_lines(self._journals)):
@@ -169,5 +169,5 @@ class Demo:
 
 
 async def run_demo(settings: DemoSettings) -> int:
-    """Exit code of the demo; its folder is removed afterwards unless `keep` names one."""
+    """Returns the demo's exit code; removes its folder afterwards unless `keep` names one."""
     return await in_folder(settings.keep, lambda folder, console: Demo(settings, folder, console).run(), print_next)

@@ -1,5 +1,5 @@
-"""What happens to the job while it runs: a worker is killed, what it had is split; a broker is killed and brought back;
-two segments are merged."""
+"""Injects the demo's faults: kills a worker and splits a segment it had; kills a broker and brings it back; merges two
+segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOURNAL_POLL_S = 0.002
 
 
 class DemoFaults:
-    """`pauses`: what each change has cost the producers, in order."""
+    """`pauses`: how long each change delayed the producers, in order."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class DemoFaults:
                 await progress.reached(1.0, lambda: progress.done)
 
     async def _kill_worker(self, admin: Asking, progress: JobProgress) -> txnclient.SegmentInfo:
-        """In the middle of a transaction, which the coordinator gives up once its client has been gone for a grace.
-        Returns a segment that it was reading: until then nobody can be done with that."""
+        """Kills a worker in the middle of a transaction, which the coordinator aborts once its client has been gone for
+        a grace. Returns a segment that the worker was reading: until then no other worker can finish it."""
         described = await admin.ask("subscriptions.describe", topic=FLIGHTS, subscription=SUBSCRIPTION)
         held = [row["segment"] for row in described["segments"] if str(row["assigned_to"]).startswith(f"{WORKER}@")]
         journal = self._journals / f"{WORKER}.jsonl"

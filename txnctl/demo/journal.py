@@ -1,7 +1,7 @@
-"""What a worker writes down about its transactions, one JSON line each, flushed: the judge's evidence.
+"""A worker's journal of its transactions, one flushed JSON line each: the judge's evidence.
 
-A line is written *before* the end is asked for (`intent`) and again with the answer, so that a worker killed in between
-leaves its transaction as undecided rather than unmentioned.
+A worker writes a line *before* it requests the end (`intent`) and another with the answer. So a worker killed in
+between leaves its transaction undecided, not unmentioned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ABORTED = "aborted"
 
 
 class JournalLine(msgspec.Struct, frozen=True):
-    """`commit_ms`: from asking to answer. `at_s`: when it happened (for an end: was answered), on the machine's
+    """`commit_ms`: from request to answer. `at_s`: when it happened (an end: when it was answered), on the machine's
     monotonic clock."""
 
     txn_id: str
@@ -51,7 +51,7 @@ def read_lines(folder: Path) -> Iterator[JournalLine]:
 
 
 def read_journal(path: Path) -> Iterator[JournalLine]:
-    """Whole lines, none where there is no file; the torn last line of a killed worker is passed over."""
+    """Whole lines, none without a file; skips the torn last line of a killed worker."""
     decoder = msgspec.json.Decoder(JournalLine)
     if path.exists():
         for text in path.read_bytes().split(b"\n")[:-1]:

@@ -1,8 +1,8 @@
-"""How long a committed transaction took to be read, and how much of that was not waiting for others.
+"""Measures how long a committed transaction took to be read, and how much of that was not waiting for others.
 
-READ_COMMITTED delivers a segment in order: what is committed waits until every transaction that wrote there before it
-has ended. So a lag holds two things, the system's own time and other people's open transactions, and the second can be
-any length. The journals tell when the second was over at the latest.
+READ_COMMITTED delivers a segment in order: a committed transaction waits until every transaction that wrote there
+before it has ended. So a lag has two parts: the system's own time, and the time of other open transactions, which can
+be any length. The journals show when the second part was over at the latest.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, JournalLine
 
 @dataclass(slots=True)
 class _Life:
-    """Times on the machine's monotonic clock; `written`: every write had been acknowledged. What began unknown when is
-    taken to have held nobody back, so that its part of a lag counts as the system's."""
+    """Times on the machine's monotonic clock; `written`: every write had been acknowledged. A transaction with unknown
+    begin counts as holding nobody back, so that its part of a lag counts as the system's."""
 
     begun: float = math.inf
     written: float = math.inf
@@ -27,15 +27,16 @@ class _Life:
 
 @dataclass(frozen=True)
 class Lags:
-    """Milliseconds until the last message of a transaction was read: `since_commit` was answered, and `since_free`,
-    since nothing was open any more that might have held it back (the same moment, where nothing was)."""
+    """Milliseconds until the last message of a transaction was read: from the commit's answer (`since_commit`), and
+    from when nothing open could hold it back any more (`since_free`; the same moment if nothing did)."""
 
     since_commit: list[float]
     since_free: list[float]
 
 
 def lags(lines: Iterable[JournalLine], last_seen_s: Mapping[str, float], given_up_s: Mapping[str, float]) -> Lags:
-    """`last_seen_s`: when the last message of each was read. `given_up_s`: when those ended that no worker ended."""
+    """`last_seen_s`: when each transaction's last message was read. `given_up_s`: when transactions ended that no
+    worker ended."""
     lives: dict[str, _Life] = {}
     for line in lines:
         life = lives.setdefault(line.txn_id, _Life())
@@ -63,7 +64,7 @@ def _may_hold(other: _Life, life: _Life, seen_s: float) -> bool:
 
 
 def unfinished(lines: Iterable[JournalLine]) -> list[str]:
-    """Transactions that were begun and of whose end no worker tells: its worker was killed."""
+    """Begun transactions whose end no worker recorded: their workers were killed."""
     open_ones: dict[str, None] = {}
     for line in lines:
         if line.event in (COMMITTED, ABORTED):

@@ -1,4 +1,4 @@
-"""Load the flights into their topic, in transactions: whole or not at all, also when a broker dies under it."""
+"""Loads the flights into their topic, in transactions: each whole or not at all, even if a broker dies meanwhile."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ LARGEST_BATCH, SMALLEST_BATCH = 500, 25
 BATCHES = 200
 LOADED_AT_ONCE = 4
 LOADED_PER_S = 12_000
-"""As a source would deliver them, about half of what two cores could take: the job is shown at work, not starved."""
+"""Rate of a usual source, about half of what two cores could take: the job is shown at work, not starved."""
 SHORTEST_S = 8.0
-"""What happens meanwhile has to find producers at work."""
+"""Shortest load: faults must find producers at work."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def shares_of(flights: Sequence[Flight]) -> list[list[Flight]]:
-    """A share for each loader, in the order of the file; flights of one aircraft are of one share, so their order in
-    the topic is that of the file."""
+    """A share for each loader, in the order of the file. An aircraft's flights are all in one share, so they keep their
+    order in the topic."""
     shares: list[list[Flight]] = [[] for _ in range(LOADED_AT_ONCE)]
     for flight in flights:
         number = flight.row_id if flight.tailnum is None else zlib.crc32(flight.tailnum.encode())
@@ -49,8 +49,8 @@ async def load(
     *,
     shortest_s: float = SHORTEST_S,
 ) -> None:
-    """Send every flight once, keyed by tail number; `on_loaded` is told of each committed batch's size. Few flights
-    come so slowly that they take `shortest_s`."""
+    """Sends every flight once, keyed by tail number; calls `on_loaded` with each committed batch's size. Slows few
+    flights down so that they take `shortest_s`."""
     size, takes_s = batch_size(len(flights)), max(len(flights) / LOADED_PER_S, shortest_s)
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -71,7 +71,7 @@ async def load(
 
 
 async def _load_batch(client: txnclient.Client, producer: txnclient.Producer, batch: Sequence[Flight]) -> None:
-    """Until committed. A batch is sent again only once its former transaction is surely aborted."""
+    """Returns once committed. Sends a batch again only after its former transaction has surely aborted."""
     messages = [(flight.tailnum, _encode(flight)) for flight in batch]
     while True:
         txn: txnclient.Transaction = await asking_again("begin")(client.begin, timeout=60.0)
@@ -88,7 +88,7 @@ async def _load_batch(client: txnclient.Client, producer: txnclient.Producer, ba
 
 
 async def _ended_as(txn: txnclient.Transaction) -> str:
-    """Abort it, and tell how it ended, which may have been by a commit whose answer was lost."""
+    """Aborts it and returns how it ended; a commit whose answer was lost may have won."""
     try:
         await asking_again(f"abort {txn.id}")(txn.abort)
     except txnclient.InvalidTxnState as error:

@@ -1,4 +1,4 @@
-"""What the demo says at its end: numbers, the verdict, how the topic's segments stand, what to try next."""
+"""Prints the demo's summary: numbers, the verdict, the topic's segments, what to try next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from txnctl.demo.verify import DemoFindings
 
 @dataclass(frozen=True, kw_only=True)
 class DemoReport:
-    """What was measured while the job ran. `usual_batch_s`: median of the loaders' batches."""
+    """Measurements of the run. `usual_batch_s`: median of the loaders' batches."""
 
     flights: int
     worked_s: float
@@ -64,7 +64,7 @@ def print_rows(console: Console, named: Iterable[tuple[str, str]]) -> None:
 
 
 def print_verdict(console: Console, differences: Sequence[str], good: str, *lines: str) -> None:
-    """`good` and `lines` where there are no differences."""
+    """Prints `good` and `lines` if there are no differences."""
     for difference in differences:
         console.print(f"[red]{escape(difference)}[/]", soft_wrap=True, highlight=False)
     if differences:
@@ -103,7 +103,7 @@ def loading_rows(batch: int, usual_batch_s: float, pauses: Sequence[Pause]) -> I
 
 
 def print_next(console: Console, kept: Path | None) -> None:
-    """Commands that work as they stand."""
+    """Prints commands that work as they stand."""
     print_commands(console, next_commands(kept))
 
 
@@ -115,7 +115,7 @@ def print_commands(console: Console, commands: Sequence[tuple[str, str]]) -> Non
 
 
 def _at_rest(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Without loads: they are of the minute before everything was stopped."""
+    """Without loads, which are from the minute before everything was stopped."""
     return {**layout, "policies": {}, "segments": [{**segment, "load": None} for segment in layout["segments"]]}
 
 
@@ -138,7 +138,7 @@ def next_commands(kept: Path | None) -> list[tuple[str, str]]:
 
 
 def called() -> str:
-    """How this program was called, for people to do it again: as short as it works from here."""
+    """How this program was called, as the shortest command that works from here."""
     program = Path(sys.argv[0])
     if program.name != "txnctl":
         return f"{os.path.relpath(sys.executable)} -m txnctl"

@@ -1,4 +1,4 @@
-"""The demo's judge, a process of its own: read the topics from the beginning, compare with the data file.
+"""The demo's judge, a process of its own: reads the topics from the beginning and compares them with the data file.
 
 Run as `python -m txnctl.demo.verify URL JOURNALS_FOLDER FLIGHTS`; prints one JSON object, exits 1 on any difference.
 """
@@ -41,7 +41,7 @@ class DemoFindings(msgspec.Struct):
 
 
 class DemoJudge:
-    """Compares what was read with what the data file says and what the workers' journals say."""
+    """Compares the messages read with the data file and the workers' journals."""
 
     def __init__(self, flights: int, journals: Path) -> None:
         rows = list(read_flights(flights))

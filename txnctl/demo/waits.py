@@ -1,4 +1,4 @@
-"""How long the loaders' batches took, and which of them were on their way while something happened."""
+"""Measures how long the loaders' batches took, and which were under way during a change."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 
 class Waits:
-    """Times are those of `now`, in seconds. A batch counts from its first begin to the answer of its commit, with
-    everything that had to be sent again in between."""
+    """Times are those of `now`, in seconds. A batch counts from its first begin to the answer of its commit, including
+    all repeats."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -34,13 +34,13 @@ class Waits:
             self._changed.set()
 
     def close(self) -> None:
-        """There will be no more batches."""
+        """No more batches will come."""
         self._closed = True
         self._changed.set()
 
     async def longest_s(self, since_s: float, until_s: float) -> float | None:
-        """Of the batches that were on their way at any time between the two, and the first one after; None if there was
-        none. Waits for those that are on their way still, or to come."""
+        """The longest of the batches under way between the two times, and the first one after; None if there was none.
+        Waits for batches that are still under way, or to come."""
         while not (self._closed or any(begun > until_s for begun in self._begun())):
             await self._change()
         last_s = min((begun for begun in self._begun() if begun > until_s), default=until_s)
@@ -49,7 +49,7 @@ class Waits:
         return max((over - begun for begun, over in self._over if begun <= last_s and over >= since_s), default=None)
 
     def usual_s(self) -> float:
-        """The median of all that are over, 0 if none is."""
+        """The median of all finished batches, 0 if there are none."""
         return statistics.median([over - begun for begun, over in self._over] or [0.0])
 
     def _begun(self) -> Iterator[float]:

@@ -81,7 +81,7 @@ class DemoWorker:
             await self._abort(txn, len(flights), on_purpose)
             if isinstance(error, txnclient.TxnError) and error.fatal:
                 raise
-            consumer.rewind()  # had it failed before the ack, nothing else would bring these flights again
+            consumer.rewind()  # otherwise these flights would not come again if the failure was before the ack
 
     async def _commit(self, txn: txnclient.Transaction, flights: int) -> None:
         asked = time.monotonic()

@@ -67,7 +67,8 @@ class DevCluster:
         return self._supervisor.children
 
     async def __aenter__(self) -> DevCluster:
-        """Raises `NotAllowed` where the folder or a port is another's; what a child that cannot start says."""
+        """Raises `NotAllowed` if another process has the folder or a port, and the error of a child that cannot
+        start."""
         self._lock.take()
         try:
             for address, part in self._addresses():
@@ -96,7 +97,7 @@ class DevCluster:
         ]
 
     async def _wait_started(self) -> None:
-        """Until it serves; a child that dies again and again is not waited for."""
+        """Waits until the child serves; stops waiting for one that dies again and again."""
         ready = asyncio.create_task(self.wait_ready(), name="ready")
         failed = asyncio.create_task(self._supervisor.wait_crash_loop(), name="crash loop")
         try:
@@ -109,7 +110,8 @@ class DevCluster:
             await asyncio.gather(ready, failed, return_exceptions=True)
 
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Until every coordinator, the controller and all brokers serve. Raises `Timeout` saying what is missing."""
+        """Waits until every coordinator, the controller and all brokers serve. Raises `Timeout` saying what is
+        missing."""
         await wait_cluster_ready(
             self.listen, brokers=self._settings.brokers, coordinators=DEFAULT_TCIDS, timeout_s=timeout_s
         )
@@ -142,7 +144,7 @@ class DevCluster:
 
 
 async def run_until_cancelled(settings: DevSettings) -> None:
-    """Start, print the one `ready` line, keep everything running until this task is cancelled."""
+    """Starts, prints the one `ready` line, and keeps everything running until this task is cancelled."""
     async with DevCluster(settings) as cluster:
         print(f"ready {cluster.url} etcd={cluster.etcd_url} admin=http://{cluster.admin}", flush=True)
         await asyncio.Event().wait()

@@ -1,6 +1,6 @@
-"""What must be so before a cluster is started: a folder of one's own, and ports that nobody else has.
+"""Checks before a cluster starts that its folder and ports are free.
 
-Without it a second `dev` would find the first one's etcd and server at its ports, call them its own and report ready.
+Without this a second `dev` would find the first one's etcd and server at its ports, and report them as ready.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ LOCK_FILE = "lock"
 
 
 class FolderLock:
-    """An advisory lock on a folder, gone with the process that holds it. The file tells others who that is."""
+    """An advisory lock on a folder, released when the holder's process ends. The file names the holder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Make the folder if need be. Raises `NotAllowed` if it cannot be written to, or is another process'."""
+        """Makes the folder if needed. Raises `NotAllowed` if it is not writable, or another process holds it."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,4 +1,4 @@
-"""Ask a cluster, over its own wire, whether it serves: what a user's first call would find."""
+"""Asks a cluster over its own wire whether it serves: what a user's first call would find."""
 
 from __future__ import annotations
 

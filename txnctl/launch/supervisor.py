@@ -1,6 +1,6 @@
-"""Child processes that are kept running: started in order, restarted when they die, stopped in reverse order.
+"""Keeps child processes running: starts them in order, restarts dead ones, stops them in reverse order.
 
-What a cluster's process manager would do, for `txnctl dev` and `txnctl demo`. Every child dies with this process
+It is the process manager of `txnctl dev` and `txnctl demo`. Every child dies with this process
 (`txnstore.etcd.lifetime`), so a SIGKILL of the supervisor leaves nothing behind.
 """
 
@@ -42,7 +42,7 @@ class ChildSpec:
 
 
 class Child:
-    """A running child and its restarts. `restarts` counts how often it came back from a death nobody asked for."""
+    """A running child and its restarts. `restarts` counts unexpected deaths after which it was started again."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
@@ -60,7 +60,7 @@ class Child:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def start(self) -> None:
-        """Start and wait until ready; also again after `stop`. Raises `InternalError` with the last log lines if it
+        """Starts and waits until ready; also after `stop`. Raises `InternalError` with the last log lines if the child
         dies, or `Timeout`."""
         self._stopping = False
         await self._spawn()
@@ -69,7 +69,7 @@ class Child:
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.spec.name}")
 
     async def stop(self, number: signal.Signals = signal.SIGTERM, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Send it `number`, and SIGKILL after `timeout_s`; it does not come back. Idempotent."""
+        """Sends it `number`, and SIGKILL after `timeout_s`; it does not come back. Idempotent."""
         self._stopping = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -86,7 +86,7 @@ class Child:
             await process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the running child; nothing happens if it is not running."""
+        """Sends a signal to the running child; does nothing if it is not running."""
         pid = self.pid
         if pid is not None:
             try:
@@ -95,8 +95,8 @@ class Child:
                 log.debug("child_already_gone", child=self.spec.name)
 
     def kill_group(self) -> None:
-        """SIGKILL to it and to what it has started, as far as that has not left its process group. It comes back, but
-        that was asked for: it does not count as a restart."""
+        """Sends SIGKILL to the child and its process group. It is started again, but this does not count as a
+        restart."""
         pid = self.pid
         if pid is not None:
             self._killed = pid
@@ -159,7 +159,7 @@ class Child:
             await self._spawn()
 
     def log_tail(self) -> str:
-        """What it said last since it was started last."""
+        """The end of its output since its last start."""
         try:
             with self.spec.log_path.open("rb") as log_file:
                 log_file.seek(self._log_start)
@@ -189,7 +189,7 @@ class Supervisor:
         await self.stop()
 
     async def wait_crash_loop(self) -> None:
-        """Returns never. Raises `InternalError`, with the end of its log, once a child has died `CRASH_LOOP` times."""
+        """Never returns. Raises `InternalError`, with the end of its log, once a child has died `CRASH_LOOP` times."""
         waiters = {asyncio.create_task(child.looping.wait()): child for child in self.children.values()}
         try:
             done, _ = await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)

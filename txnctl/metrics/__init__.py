@@ -1,1 +1,1 @@
-"""`/metrics`: every metric in one catalogue, read from statistics when somebody asks; no hot path knows of it."""
+"""`/metrics`: every metric in one catalogue, read from statistics on request; hot paths do not touch it."""

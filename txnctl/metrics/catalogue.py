@@ -1,4 +1,4 @@
-"""Every metric of every process, and how statistics become what is scraped."""
+"""Lists every metric of every process, and turns statistics into samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def catalogue() -> list[Metric[Any]]:
 
 
 def families(of: ServerStatistics) -> Iterator[Family]:
-    """Every metric; one of a role that this process has not comes with its meaning and without samples."""
+    """Every metric; one of a role that this process does not have comes with its help and without samples."""
     census = of.sweeper.census if of.sweeper is not None else None
     for metrics, statistics in (
         (PROCESS, of),

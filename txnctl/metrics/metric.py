@@ -1,4 +1,4 @@
-"""One metric: its name, what it says, and how it is read from statistics. Pure, apart from Prometheus' own types."""
+"""One metric: its name, its help, and how it is read from statistics. Pure, apart from Prometheus' own types."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric(Generic[S]):
-    """`name` as it is scraped: a counter's ends in `_total`, a unit comes last before that. `labels` are bounded, by
-    `bound` if it is not plain from `help`. Each value of a summary is one observation."""
+    """`name` as it is scraped: a counter's ends in `_total`, a unit comes last before that. `labels` are bounded, as
+    `bound` says if `help` does not. Each value of a summary is one observation."""
 
     name: str
     kind: MetricKind
@@ -44,8 +44,8 @@ class Metric(Generic[S]):
     labels: tuple[str, ...] = ()
 
     def family(self, statistics: S | None) -> Family:
-        """With its samples; without any where there are no statistics (the process has not that role), so that every
-        process tells every metric's name and meaning."""
+        """With its samples; without any if there are no statistics (the process does not have that role), so that every
+        process exposes every metric's name and help."""
         family: Any = self._empty()
         if statistics is not None:
             value = self.read(statistics)
@@ -78,5 +78,5 @@ def cumulative(snapshot: HistogramSnapshot) -> list[tuple[str, float]]:
 
 
 def largest(values: Iterable[tuple[tuple[str, ...], float]], limit: int) -> Labelled:
-    """The `limit` largest that are not 0: what has too many label values to be shown whole."""
+    """The `limit` largest non-zero values, for a label with too many values to show all."""
     return sorted((one for one in values if one[1]), key=lambda one: (-one[1], one[0]))[:limit]

@@ -1,4 +1,4 @@
-"""Metrics of the broker's side: what is published, what readers wait for, decisions followed, clean-up."""
+"""Metrics of the broker's side: publishing, entries held back from readers, decisions followed, clean-up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUBSCRIPTIONS_SHOWN = 20
 
 
 def _pinned(of: BrokerStatistics) -> Labelled:
-    """Entries behind the first open transaction of each segment: those are what readers wait for."""
+    """Entries behind the first open transaction of each segment, which readers wait for."""
     return [((one.path,), one.entries_behind[0]) for one in of.segments if one.entries_behind]
 
 

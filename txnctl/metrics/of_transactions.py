@@ -1,4 +1,4 @@
-"""Metrics of the coordinator's side: transactions, their headers, what waits to be swept and collected."""
+"""Metrics of the coordinator's side: transactions, their headers, the backlog of the sweep and of collection."""
 
 from __future__ import annotations
 

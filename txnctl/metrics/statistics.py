@@ -1,4 +1,4 @@
-"""What one server process knows of itself at a moment: the statistics of its roles, its store and its view."""
+"""A server process' view of itself at one moment: the statistics of its roles, its store and its view."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txnwire.histogram import HistogramSnapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """What the elected sweeper last counted in etcd: op records and headers by key, and how large it is."""
+    """The elected sweeper's last count in etcd: op records and headers by key, and etcd's size."""
 
     op_records: int
     headers: int
@@ -25,7 +25,7 @@ class Census:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweeperStatistics:
-    """`census` is None where this process is not elected, or has not counted yet."""
+    """`census` is None if this process is not elected, or has not counted yet."""
 
     elected: bool
     census: Census | None
@@ -42,7 +42,7 @@ class StoreStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
-    """`not_ready`: why this process does not serve, None where it does. A role that it does not have is None."""
+    """`not_ready`: why this process does not serve, None if it does. A role that it does not have is None."""
 
     id: str
     roles: tuple[str, ...]
@@ -55,13 +55,13 @@ class ServerStatistics:
     segments: int
     unowned_segments: int
     task_failures: Mapping[str, int]
-    """Background tasks that ended though nobody asked them to, by kind, since the start."""
+    """Background tasks that ended unexpectedly, by kind, since the start."""
     longest_pause_s: float
-    """Of the event loop, lately; 0 where nobody measures it."""
+    """Recent pause of the event loop; 0 if not measured."""
     longest_pause_cpu_s: float
-    """CPU time of its thread within one pause, likewise."""
+    """CPU time of the loop's thread within one pause, likewise."""
     clock_ahead_s: float
-    """This process's wall clock less the cluster's."""
+    """This process's wall clock minus the cluster's."""
     store: StoreStatistics
     coordinator: CoordinatorStatistics | None
     sweeper: SweeperStatistics | None

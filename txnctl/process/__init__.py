@@ -1,4 +1,4 @@
-"""One server process: its settings, the roles it runs, its health, metrics and end.
+"""One server process: its settings, roles, health, metrics and end.
 
 Decides when a process serves and when it ends. Begin with `serve` (a process), then `server` (its roles assembled).
 """

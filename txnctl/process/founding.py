@@ -1,4 +1,4 @@
-"""The identity of a cluster, made in etcd by whichever process starts first, also in an etcd that is full."""
+"""Makes the identity of a cluster in etcd, in the process that starts first, even if etcd is full."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from txnwire.ports import Clock
 PATIENCE_S: Final = 20.0
 """Less than a supervisor waits for a server to be ready."""
 PAUSE_S: Final = 1.0
-"""Between two attempts where etcd is full."""
+"""Pause between two attempts while etcd is full."""
 
 log = structlog.get_logger(__name__)
 
 
 async def found_cluster(store: StoreClient, clock: Clock, *, id: str, makes_room: bool) -> None:
-    """▲ Before anything else is written: by this identity a restored backup is told (E8). An etcd that was at its quota
-    before a cluster was made in it has no sweeper yet: whoever `makes_room` (coordinators do) defragments it and takes
-    its alarm back, the others wait for that. Raises `StoreFull` after `PATIENCE_S` without room, `StoreUnavailable`."""
+    """▲ Runs before any other write: this identity reveals a restored backup (E8). An etcd that reached its quota
+    before the cluster existed has no sweeper yet: a process that `makes_room` (coordinators do) defragments it and
+    clears its alarm, the others wait. Raises `StoreFull` after `PATIENCE_S` without room, `StoreUnavailable`."""
     maintenance = Maintenance(store, clock, by=id)
     give_up_at = clock.monotonic() + PATIENCE_S
     while True:
@@ -40,7 +40,7 @@ async def found_cluster(store: StoreClient, clock: Clock, *, id: str, makes_room
 
 
 async def _make_room(maintenance: Maintenance) -> None:
-    """Whoever may not defragment waits for somebody who may, as the others do."""
+    """A process that may not defragment waits for one that may."""
     try:
         await maintenance.mind_size()
     except TxnError as error:

@@ -1,11 +1,11 @@
-"""When Python's garbage collector looks at everything there is: only while that is quick.
+"""Runs full collections of Python's garbage collector only while they are quick.
 
-A full collection stops a process for some 0.2 µs for each object, so for a third of a second where a quarter of a
-million transactions are open. Most objects go with their last reference; what only a collection frees are cycles:
-errors, and the frames that raised them. So no full collection comes by itself. Every `LOOK_S` there is one, unless
-there is too much to look at; then all of that is frozen (`gc.freeze`), and the next ones look at what has come since.
-Once most of it has gone, all is looked at again. Where much comes quickly there is a look sooner, for to count a
-million objects stops the process as well, for a tenth of a second.
+A full collection stops a process for some 0.2 µs per object: a third of a second with a quarter of a million open
+transactions. Most objects go with their last reference; only cycles need a collection: errors, and the frames that
+raised them. So automatic full collections are off. One runs every `LOOK_S`, unless there are too many objects; then all
+are frozen (`gc.freeze`), and the next collections cover only newer objects. Once most frozen objects have gone, all are
+collected again. If many objects come quickly the next look is sooner, because counting a million objects also stops the
+process for a tenth of a second.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Final
 LOOK_S: Final = 30.0
 GROWTH_S: Final = 1.0
 GROWN: Final = 20
-"""Collections of the middle generation since the last look: each has handed on 8 000 objects at most."""
+"""Collections of the middle generation since the last look: each has promoted 8 000 objects at most."""
 MOST: Final = 100_000
-"""Objects that a collection looks at: 20 ms, and twice as long on a busy machine. How many there are tells a walk
-through those that are not frozen, a tenth of the time. ▲ Blocks of memory do not tell: where a hundred thousand frozen
-objects have gone and as many have come, there are as many blocks."""
+"""Most objects of one collection: 20 ms, and twice as long on a busy machine. A walk through the unfrozen objects
+counts them in a tenth of the time. ▲ Memory blocks do not show it: if a hundred thousand frozen objects have gone and
+as many have come, the number of blocks is the same."""
 NEVER: Final = 1_000_000_000
 OLDEST: Final = 2
-"""Generation; the younger ones are small."""
+"""The oldest generation; the younger ones are small."""
 
 
 class FullCollections:
     def __init__(self, most: int = MOST) -> None:
-        """What is there by now is there for good, and is not looked at again."""
+        """Freezes the objects that exist by now: they stay for good."""
         self._most = most
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NEVER)
@@ -41,7 +41,7 @@ class FullCollections:
         gc.freeze()
         self._for_good = sys.getallocatedblocks()
         self._buried = False
-        """Whether more than that is frozen, with cycles in it perhaps."""
+        """Whether more than that is frozen, maybe with cycles."""
         self._looked_at = gc.get_count()[OLDEST]
 
     async def run(self) -> None:
@@ -55,11 +55,11 @@ class FullCollections:
 
     @property
     def grown(self) -> bool:
-        """Whether so much may have come since the last look that the next one is due."""
+        """Whether so many objects may have come since the last look that the next one is due."""
         return gc.get_count()[OLDEST] - self._looked_at >= GROWN
 
     def look(self) -> None:
-        """Collect, or freeze."""
+        """Collects or freezes."""
         if len(gc.get_objects(generation=OLDEST)) > self._most:
             gc.freeze()
             self._buried = True

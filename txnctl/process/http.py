@@ -1,7 +1,7 @@
-"""`/healthz`, `/readyz` and `/metrics` of one process, behind the standard library's server in a thread of its own.
+"""Serves `/healthz`, `/readyz` and `/metrics` of one process, by the standard library's server in its own thread.
 
-What they tell belongs to the event loop, so it is asked for there, with a limit: a loop that does not turn is the very
-thing a health check should find. Nothing is collected between two scrapes.
+Their data belongs to the event loop, so they are read there, with a timeout: a health check must find a stuck loop.
+Nothing is collected between two scrapes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txnctl.process.settings import host_and_port
 from txnwire.errors import InvalidArgument
 
 ANSWER_WITHIN_S = 5.0
-"""How long the event loop may take to turn once: beyond that the process does not count as alive."""
+"""How long the event loop may take for one turn: beyond that the process does not count as alive."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -38,11 +38,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Health checks every few seconds are no news."""
+        """Does not log: health checks come every few seconds."""
 
 
 class _Collected(Collector):
-    """Families that have been read already, as `prometheus_client` wants them."""
+    """Families already read, in the form that `prometheus_client` wants."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = tuple(families)
@@ -52,9 +52,9 @@ class _Collected(Collector):
 
 
 class HttpEndpoint:
-    """Made in the event loop that `not_ready`, `remark` and `statistics` belong to: why the process does not serve, or
-    None; what it does not do, though it serves, or None; what it knows of itself, frozen. `families`: its metrics, of
-    that, made in another thread. `address` is `host:port` as bound. `process`: metrics that any thread may collect."""
+    """Made in the event loop of `not_ready` (why the process does not serve, or None), `remark` (what it does not do,
+    though it serves, or None) and `statistics` (frozen). `families`: the metrics made of these, in another thread.
+    `address` is `host:port` as bound. `process`: metrics that any thread may collect."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class HttpEndpoint:
         process: Collector,
         answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
-        """Raises `InvalidArgument` where `listen` cannot be listened on."""
+        """Raises `InvalidArgument` if it cannot listen on `listen`."""
         self._loop = asyncio.get_running_loop()
         self._not_ready = not_ready
         self._read: Callable[[], Iterable[Family]] = partial(self._families_of, statistics, families)
@@ -85,8 +85,8 @@ class HttpEndpoint:
         self._thread.start()
 
     async def close(self) -> None:
-        """▲ The thread looks every half second whether it is to end, and may be waiting for an answer of the loop: the
-        loop goes on meanwhile, or what it serves would stand still before it is handed over."""
+        """▲ The thread checks every half second for its end, and may be waiting for the loop's answer. So the loop goes
+        on meanwhile: blocking it would stall its services before they are handed over."""
         await asyncio.to_thread(self._server.shutdown)
         self._server.server_close()
         self._thread.join(timeout=5.0)
@@ -111,21 +111,21 @@ class HttpEndpoint:
         return [body]
 
     def _metrics(self, accept: str) -> tuple[bytes, str]:
-        """In the format that `accept` asks for, and its content type."""
+        """Metrics in the format that `accept` asks for, and its content type."""
         encode, kind = choose_encoder(accept)
         return encode(_Collected([*self._read(), *self._process.collect()])), kind
 
     def _families_of(
         self, statistics: Callable[[], Coroutine[object, object, S]], families: Callable[[S], Iterable[Family]]
     ) -> Iterable[Family]:
-        """Read in the loop, and counted together here: statistics are frozen, and may be of very many segments."""
+        """Read in the loop, and summed here: statistics are frozen, and may cover very many segments."""
         return families(self._in_loop(statistics))
 
     async def _readiness(self) -> tuple[str | None, str | None]:
         return self._not_ready(), self._remark()
 
     def _in_loop(self, read: Callable[[], Coroutine[object, object, T]]) -> T:
-        """What `read` returns in the event loop. Raises `TimeoutError`, and whatever `read` raises."""
+        """Returns `read`'s result in the event loop. Raises `TimeoutError`, and the errors of `read`."""
         answer = asyncio.run_coroutine_threadsafe(read(), self._loop)
         try:
             return answer.result(timeout=self._answer_within_s)
@@ -134,7 +134,7 @@ class HttpEndpoint:
 
 
 async def _turn() -> None:
-    """All that a loop has to do to be alive."""
+    """One turn of the loop: that is enough to be alive."""
 
 
 def _readiness(not_ready: str | None, remark: str | None) -> tuple[HTTPStatus, bytes]:

@@ -1,6 +1,6 @@
 """Logging of every process: structlog to standard error, one line an event, level by name.
 
-The client library is used in programs of others, so it logs through `logging`; that is shown here in the same form.
+The client library runs in other programs, so it logs through `logging`; its lines get the same form here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def configure(level: str) -> None:
 
 
 class _Forwarding(logging.Handler):
-    """Brings what the client library and the wire log through `logging` into the form of all other lines."""
+    """Brings `logging` records of the client library and the wire into the form of all other lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger(record.name).log(record.levelno, record.getMessage(), exc_info=record.exc_info)

@@ -1,5 +1,5 @@
-"""How long the event loop of a process did not come round. Whatever takes long in one piece keeps leases from being
-renewed and every client waiting, so it is measured where it is felt, not where it is thought to come from."""
+"""Measures pauses of a process' event loop. Anything that blocks the loop for long stops lease renewals and delays
+every client, so it is measured at the loop, not at its suspected causes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Final
 from txnwire.ports import Clock
 
 TICK_S: Final = 0.01
-"""A pause is noticed if it is longer, and told up to so much too short."""
+"""A pause is noticed if it is longer, and reported up to this much too short."""
 IDLE_TICK_S: Final = 0.1
-"""The same where nothing has kept the loop busy lately: a hundred ticks a second would be most of what an idle process
-does."""
+"""The same after an idle time of the loop: a hundred ticks a second would be most of an idle process' work."""
 LATE_S: Final = 0.001
 BUSY_FOR_S: Final = 1.0
-"""A loop that came round late by so much counts as busy for so long."""
+"""A loop that was late by this much counts as busy for this long."""
 WINDOW_S: Final = 60.0
 
 
 class Pauses:
-    """`cpu`: seconds for which this thread has had a core. A pause without them is one of a busy machine, not of our
-    own work."""
+    """`cpu`: seconds for which this thread has had a core. A pause without CPU time comes from a busy machine, not from
+    our own work."""
 
     def __init__(self, clock: Clock, cpu: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
@@ -36,11 +35,11 @@ class Pauses:
         self._tick_s = TICK_S
 
     def longest_s(self) -> float:
-        """Of the last one to two minutes."""
+        """The longest pause of the last one to two minutes."""
         return max(self._before_s, self._lately_s)
 
     def longest_work_s(self) -> float:
-        """The most CPU time of this thread within one pause, of the same time."""
+        """The most CPU time of this thread within one pause, over the same time."""
         return max(self._worked_before_s, self._worked_lately_s)
 
     async def run(self) -> None:
@@ -53,7 +52,7 @@ class Pauses:
     def woke(self, now: float) -> None:
         late_s = now - self._asleep_at - self._tick_s
         worked_at = self._cpu()
-        # What was done while nobody was late is no pause: of that much CPU time at most the rest is one.
+        # Work done while the loop was on time is no pause: at most the rest of the CPU time belongs to one.
         self._worked_lately_s = max(self._worked_lately_s, min(late_s, worked_at - self._worked_at))
         self._lately_s = max(self._lately_s, late_s)
         self._asleep_at, self._worked_at = now, worked_at

@@ -31,11 +31,11 @@ from txnwire.tasks import restarted
 log = structlog.get_logger()
 
 OTHER_FILES = 1000
-"""Ledgers, logs, sockets to etcd and to other servers: what a process has open besides its connections."""
+"""Files open besides connections to clients: ledgers, logs, sockets to etcd and to other servers."""
 
 
 def allow_open_files(connections: int) -> None:
-    """Raise the limit of open files to what so many connections need, or as far as this process may."""
+    """Raises the limit of open files to the need of so many connections, or as far as this process may."""
     needed = connections + OTHER_FILES
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY or allowed >= needed:
@@ -47,7 +47,7 @@ def allow_open_files(connections: int) -> None:
 
 
 async def serve(settings: ServerSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then hand over what can be handed over and return. A second signal kills."""
+    """Serves until SIGTERM or SIGINT, then hands over what it can and returns. A second signal kills."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,7 +61,7 @@ async def serve(settings: ServerSettings) -> None:
             mark = StoreMark(settings.data_dir)
             await found_cluster(store, clock, id=settings.id, makes_room="coordinator" in settings.roles)
             identity, revision = await mark.check(store)
-            if "broker" in settings.roles:  # nothing of ours is left in a folder that is not this cluster's
+            if "broker" in settings.roles:  # writes nothing into a folder that is not this cluster's
                 await expect_shared_folder(store, ledgers, random, broker_id=settings.id, claim=False)
             _write_mark(mark, identity, revision)
         server = Server(
@@ -74,7 +74,7 @@ async def serve(settings: ServerSettings) -> None:
                 restarted(pauses.run, name="pauses"),
                 restarted(FullCollections().run, name="full collections"),
             )
-        http = _http(server, settings)  # before the roles: /readyz says "not ready" while they are taken up
+        http = _http(server, settings)  # before the roles: /readyz says "not ready" while they start
         try:
             await server.start()
             await _serve_until(stop, server, store, settings)
@@ -92,7 +92,7 @@ async def serve(settings: ServerSettings) -> None:
 
 
 def _write_mark(mark: StoreMark, identity: Incarnation, revision: int) -> None:
-    """On a full disk the mark that stands will do: what it says of etcd is less than what is known, and true."""
+    """On a full disk the old mark will do: it knows less of etcd, but is true."""
     try:
         mark.write(identity, revision)
     except OSError as error:
@@ -102,12 +102,12 @@ def _write_mark(mark: StoreMark, identity: Incarnation, revision: int) -> None:
 
 
 def _keeps_mark(settings: ServerSettings) -> bool:
-    """Brokers; and whoever shares a folder with one, so that it is told as early that etcd has gone back."""
+    """Brokers, and processes that share a broker's folder, so that they notice as early that etcd has gone back."""
     return "broker" in settings.roles or StoreMark(settings.data_dir).read() is not None
 
 
 async def _serve_until(stop: asyncio.Event, server: Server, store: EtcdStore, settings: ServerSettings) -> None:
-    """Beside the server: what its folder remembers of etcd, and whether etcd is still the same."""
+    """Runs beside the server: keeps the folder's mark of etcd, and watches that etcd is still the same."""
     followed = asyncio.create_task(follow_identity(store), name="identity of the store")
     ended = asyncio.create_task(wait_stopped_or_failed(stop, server), name="server")
     tasks: list[asyncio.Task[Any]] = [followed, ended]
@@ -127,7 +127,7 @@ async def _serve_until(stop: asyncio.Event, server: Server, store: EtcdStore, se
 
 
 async def wait_stopped_or_failed(stop: asyncio.Event, server: Server) -> None:
-    """Raises `InternalError` where a role has failed: the process ends, and whoever supervises it starts it again."""
+    """Raises `InternalError` if a role has failed: the process ends, and its supervisor starts it again."""
     stopped, failed = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(server.wait_failed())
     try:
         await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +144,7 @@ def _stop_or_die(stop: asyncio.Event, number: signal.Signals) -> None:
 
 
 def _http(server: Server, settings: ServerSettings) -> HttpEndpoint | None:
-    """Raises `InvalidArgument` if the address cannot be listened on."""
+    """Raises `InvalidArgument` if it cannot listen on the address."""
     if settings.admin_listen == NO_ADMIN:
         return None
     registry = CollectorRegistry()

@@ -1,6 +1,6 @@
-"""One server process: the roles it was given, assembled over five ports. Used by `txnctl serve` and by the simulation.
+"""One server process: assembles its roles over five ports. Used by `txnctl serve` and by the simulation.
 
-Nothing here does I/O of its own: store, ledgers, transport, clock and randomness are handed in (DESIGN §2).
+Does no I/O of its own: store, ledgers, transport, clock and randomness are passed in (DESIGN §2).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ log = structlog.get_logger()
 
 START_TIMEOUT_S = 60.0
 AUTOSCALE_S = 10.0
-"""Between looks at the load of topics: as often as it is published."""
+"""Time between looks at the load of topics: as often as it is published."""
 
 
 class Server:
-    """`start`, then `close`; between them it serves. `address` is what was bound, `advertised` what others are told."""
+    """Serves between `start` and `close`. `address` is what was bound, `advertised` what other processes use."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Server:
         controller_settings: ControllerSettings | None = None,
         sweeper_settings: SweeperSettings | None = None,
     ) -> None:
-        """`broker_settings`, `controller_settings`, `sweeper_settings`: where they are not the usual ones; what
-        `settings` tells of, as the lease, is told by it all the same."""
+        """`broker_settings`, `controller_settings`, `sweeper_settings`: if not the usual ones; `settings` still wins
+        for its own values, such as the lease."""
         self._settings = settings
         self._broker_settings = broker_settings
         self._controller_settings = controller_settings or ControllerSettings()
@@ -84,18 +84,18 @@ class Server:
         self._ready = asyncio.Event()
         self._closed = False
         self.tasks = Tasks(clock.monotonic, on_fatal=self._role_failed)
-        """Those that must live as long as this process, and their ends."""
+        """Services that must live as long as this process, and their ends."""
         self._failure = asyncio.Event()
         self._failed_with: BaseException | None = None
         self._connections = 0
         self._started_s = clock.monotonic()
         self.sweeper: Maintainer | None = None
         self.admin_address: str | None = None
-        """Where `/healthz`, `/readyz` and `/metrics` are served, host:port; whoever serves them says so."""
+        """Where `/healthz`, `/readyz` and `/metrics` are served, host:port; set by the process that serves them."""
         self.longest_pause_s: Callable[[], float] = lambda: 0.0
-        """Of the event loop; whoever measures it says so."""
+        """Pauses of the event loop; set by the process that measures them."""
         self.longest_pause_cpu_s: Callable[[], float] = lambda: 0.0
-        """CPU time of its thread within one, likewise."""
+        """CPU time of its thread within one pause, likewise."""
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
@@ -107,11 +107,11 @@ class Server:
 
     @property
     def serving(self) -> bool:
-        """Whether every role has been taken up, and none given up yet."""
+        """Whether every role has started, and none has stopped yet."""
         return self._ready.is_set() and not self._closed
 
     async def wait_failed(self) -> BaseException:
-        """Return once a role has ended by a defect: a process that goes on would keep its name and serve nothing."""
+        """Returns once a role has ended by a defect: otherwise the process would keep its name and serve nothing."""
         await self._failure.wait()
         return self._failed_with or InternalError("a role has failed")
 
@@ -120,7 +120,8 @@ class Server:
         self._failure.set()
 
     async def start(self) -> None:
-        """Bind, follow the cluster, take up every role. Raises whatever a role could not do; nothing is left behind."""
+        """Binds, follows the cluster, starts every role. Raises the error of a role that could not start, and leaves
+        nothing behind."""
         try:
             with self.tasks.in_charge():
                 async with asyncio.timeout(START_TIMEOUT_S):
@@ -161,7 +162,7 @@ class Server:
         log.info("serving", id=self._settings.id, roles=list(self._settings.roles), address=self.advertised)
 
     async def _watch_store(self) -> None:
-        """An etcd that was restored from a backup knows nothing of what this process has done since: it ends."""
+        """Ends this process on an etcd restored from a backup, which does not know what the process has done since."""
         self._role_failed(await self._store.wait_unfit())
 
     async def _stop_guard(self) -> None:
@@ -169,7 +170,7 @@ class Server:
         await asyncio.wait([self._guard])
 
     def _keep_running(self, work: Callable[[], Awaitable[None]], *, name: str) -> None:
-        """Until this server is closed."""
+        """Keeps it running until this server is closed."""
         task = restarted(work, name=name)
 
         async def end() -> None:
@@ -268,7 +269,7 @@ class Server:
         self._admin_requests.add(KeyAnswers(self._store, self.cluster_clock, self.directory, calls).answers)
 
     async def _serve(self, connection: Connection) -> None:
-        await self._ready.wait()  # bound early, for the roles must know their address; closing the listener ends this
+        await self._ready.wait()  # bound early, because the roles need their address; closing the listener ends this
         refusal = self._refusal()
         self._connections += 1
         try:
@@ -285,7 +286,7 @@ class Server:
             self._connections -= 1
 
     def _refusal(self) -> TxnError | None:
-        """Why one more connection is not served, None where it is."""
+        """Why one more connection is refused, None if it is not."""
         most = self._settings.max_connections
         if self._connections < most:
             return None
@@ -297,7 +298,7 @@ class Server:
     # ---- what there is to know --------------------------------------------------------------------------------------
 
     def not_ready(self) -> str | None:
-        """Why this process should not be sent work at this moment; None where it may."""
+        """Why this process should get no work now; None if it may."""
         if self._failed_with is not None:
             return f"a role has failed: {self._failed_with!r}"
         if self._closed:
@@ -316,7 +317,7 @@ class Server:
         return None
 
     def remark(self) -> str | None:
-        """What of its work this process does not do, though it is ready for the rest; None where it does all."""
+        """Which work this process does not do, though it is ready for the rest; None if it does all."""
         remarks = []
         if self.broker is not None and (full := self.broker.full_disk()) is not None:
             remarks.append(f"sends get StoreFull: {full}")
@@ -328,7 +329,8 @@ class Server:
         return self._statistics(None if self.broker is None else self.broker.statistics(pins=1))
 
     async def gather_statistics(self) -> ServerStatistics:
-        """`statistics`, while others get a turn: a process may serve tens of thousands of segments."""
+        """Gathers `statistics`, and lets other tasks run meanwhile: a process may serve tens of thousands of
+        segments."""
         return self._statistics(None if self.broker is None else await self.broker.gather_statistics(pins=1))
 
     def _statistics(self, broker: BrokerStatistics | None) -> ServerStatistics:
@@ -364,13 +366,13 @@ class Server:
         return {} if self.coordinator is None else coordinator_row(self.coordinator.statistics())
 
     async def _keys_held(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Of the keys asked for, by owner and name: the epochs of holders that are connected to this coordinator."""
+        """For the requested keys, by owner and name: the epochs of holders that are connected to this coordinator."""
         coordinator = self.coordinator
         held = [None if coordinator is None else coordinator.key_epoch_held(*names) for names in args.get("keys", ())]
         return {"epochs": held}
 
     async def _describe(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """Of this process, for `brokers list`."""
+        """Describes this process for `brokers list`."""
         broker = self.broker
         return {
             "id": self._settings.id,
@@ -388,6 +390,7 @@ class Server:
         }
 
     async def close(self) -> None:
-        """Give roles up in reverse order, each handing over what it can, then stop listening. Idempotent, bounded."""
+        """Stops the roles in reverse order, each handing over what it can, then stops listening. Idempotent,
+        bounded."""
         self._closed = True
         await self._closing.aclose()

@@ -1,4 +1,4 @@
-"""Settings of a server process: a TOML file, then environment `TXN_…`, then flags, the later winning (API.md)."""
+"""Settings of a server process: a TOML file, then environment `TXN_…`, then flags; later ones win (API.md)."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ class ServerSettings(BaseSettings):
 
 
 def load(config_file: Path | None, **flags: Any) -> ServerSettings:
-    """Settings from `config_file` (TOML), the environment and the flags that are not None.
+    """Reads settings from `config_file` (TOML), the environment and the flags that are not None.
 
-    Raises `InvalidArgument` naming each wrong setting and what was expected of it: everything that `serve` refuses of
-    what it was told, whatever the machine and etcd are like.
+    Raises `InvalidArgument` naming each wrong setting and what was expected: every error of `serve` that depends on
+    settings alone, not on the machine or etcd.
     """
     from_file = _read_toml(config_file) if config_file is not None else {}
     unknown = [name for name in from_file if name not in ServerSettings.model_fields]
@@ -147,7 +147,7 @@ def etcd_settings(settings: ServerSettings) -> EtcdSettings:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """One setting as it holds. `source`: `default`, `file PATH`, `environment NAME` or `flag`; secrets are masked."""
+    """One setting in effect. `source`: `default`, `file PATH`, `environment NAME` or `flag`; secrets are masked."""
 
     setting: str
     value: Any
@@ -155,7 +155,7 @@ class Effective:
 
 
 def effective(config_file: Path | None, **flags: Any) -> list[Effective]:
-    """Every setting with where it comes from, in the order of `ServerSettings`. Raises as `load` does."""
+    """Every setting with its source, in the order of `ServerSettings`. Raises as `load` does."""
     settings = load(config_file, **flags)
     from_file = _read_toml(config_file) if config_file is not None else {}
     in_environment = _in_environment()
@@ -176,8 +176,8 @@ def effective(config_file: Path | None, **flags: Any) -> list[Effective]:
 
 
 def unknown_in_environment() -> list[str]:
-    """What stands in the environment as if it were a setting, and is none: one line each. Not an error: orchestrators
-    put variables of their own beside ours."""
+    """Environment variables that look like settings but are none: one line each. Not an error: orchestrators add
+    variables of their own."""
     return [
         f"{name} is no setting{_nearest(name.lower().removeprefix(ENVIRONMENT.lower()), prefix=ENVIRONMENT)}"
         for name in sorted(os.environ)
@@ -188,7 +188,7 @@ def unknown_in_environment() -> list[str]:
 
 
 def _in_environment() -> Mapping[str, str]:
-    """Variables by the setting they set; any case, as pydantic takes them."""
+    """Variables by their setting; in any case, as pydantic takes them."""
     names: Iterable[str] = ServerSettings.model_fields
     variables = {name.lower(): name for name in os.environ}
     return {name: variables[variable] for name in names if (variable := f"{ENVIRONMENT}{name}".lower()) in variables}
@@ -199,7 +199,7 @@ def _unknown(name: str) -> str:
 
 
 def _nearest(name: str, *, prefix: str = "") -> str:
-    """A question that names the known setting that is meant, or that there is none like it."""
+    """A question that suggests the nearest known setting, or says that there is none like it."""
     near = difflib.get_close_matches(name.lower().replace("-", "_"), ServerSettings.model_fields, n=1, cutoff=0.6)
     if not near:
         return "; `txnctl settings` lists those there are"
@@ -214,7 +214,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def host_and_port(address: str, *, part: str) -> tuple[str, int]:
-    """Split `host:port`; raises `InvalidArgument` naming `part`."""
+    """Splits `host:port`; raises `InvalidArgument` naming `part`."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidArgument(f"{part} {address!r}: expected host:port")

@@ -1,7 +1,7 @@
-"""What a data folder remembers of its etcd: whose it was, and how far that had come at least (E8).
+"""The mark in a data folder: its etcd's identity, and a revision that etcd had reached (E8).
 
-An etcd whose own files were put back (a copy of its data folder, a disk's snapshot) has log and revision gone back
-alike, so it cannot tell (`txnstore.access.lineage`). The folder beside which it worked can, to within `EVERY_S`.
+An etcd whose own files were put back (a copy of its data folder, a disk's snapshot) cannot tell, because log and
+revision have gone back alike (`txnstore.access.lineage`). The mark in the data folder tells it, to within `EVERY_S`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = structlog.get_logger()
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """`incarnation`: the etcd's; `revision`: what it had reached when this was written. The rest is what a backup older
-    than the last repair does not know of that repair: `former` identities, `generation` (how often it was repaired),
-    `segment_floor` (no segment that was set aside has this id or a higher one)."""
+    """`incarnation`: the etcd's; `revision`: reached when this was written. The rest is unknown to a backup older than
+    the last repair: `former` identities, `generation` (number of repairs), `segment_floor` (above all ids of segments
+    that were set aside)."""
 
     v: int = 1
     incarnation: str
@@ -40,13 +40,13 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     segment_floor: int = 0
 
     def knows(self, store: Incarnation) -> bool:
-        """Whether the ledgers beside it are that store's, as it is, was, or will be after its next repair."""
+        """Whether the ledgers beside it belong to that store as it is, was, or will be after its next repair."""
         return self.incarnation in (store.id, *store.former) or store.id in self.former
 
 
 class StoreMark:
-    """`<data folder>/store-mark`. Every process that has this folder writes it, each what it knows; of two that do so
-    at once the lower revision may stand until the next round."""
+    """`<data folder>/store-mark`. Every process of this folder writes what it knows; after two writes at once the lower
+    revision may stand until the next round."""
 
     def __init__(self, data_dir: Path) -> None:
         self.folder = data_dir
@@ -67,7 +67,7 @@ class StoreMark:
         return mark
 
     def judge(self, store: Incarnation, revision: int) -> None:
-        """`revision`: what the store says now. Raises `StoreUnfit`, `DataCorrupt`."""
+        """`revision`: the store's current one. Raises `StoreUnfit`, `DataCorrupt`."""
         mark = self.read()
         if mark is None:
             return
@@ -84,10 +84,10 @@ class StoreMark:
             )
 
     async def check(self, store: StoreClient) -> tuple[Incarnation, int]:
-        """Before this folder is served; what the store is, and its revision, for `write`. Raises as `judge`,
+        """Runs before this folder is served; returns the store's identity and revision, for `write`. Raises as `judge`,
         `StoreUnavailable`.
 
-        ▲ An etcd that has gone back is marked in itself: of processes without a folder none would find out."""
+        ▲ Marks an etcd that has gone back in that etcd: processes without a folder would not notice."""
         identity = await store.identity()
         revision, (record,) = await store.get_many([keys.INCARNATION])
         try:
@@ -102,11 +102,11 @@ class StoreMark:
         return identity, revision
 
     def write(self, store: Incarnation, revision: int, *, segment_floor: int = 0, again: bool = False) -> None:
-        """Durable before it returns: a small file, seldom. `again`: there was one; raises `FileNotFoundError` where it
-        is gone, ▲ for then its folder is, and a new one in its place would be taken for it.
+        """Durable before it returns: a small file, seldom written. `again`: a mark existed; raises `FileNotFoundError`
+        if it is gone: ▲ then its folder is gone, and a new folder in its place would be taken for it.
 
-        ▲ Raises `StoreUnfit` for who is of before a repair: its mark in place of the repair's would have everybody
-        refuse the store that is fit again, and forget how often it was repaired."""
+        ▲ Raises `StoreUnfit` if the caller predates a repair: its mark in place of the repair's would make every
+        process refuse the repaired store, and lose the number of repairs."""
         before = self.read()
         if before is None and again:
             raise FileNotFoundError(f"{self._path} is not there any more: is the disk of its folder mounted?")
@@ -126,7 +126,7 @@ class StoreMark:
             replace_file(self._path, msgspec.json.encode(mark) + b"\n")
 
     async def keep(self, store: StoreClient) -> None:
-        """Raise it every `EVERY_S`, until cancelled. A disk that refuses this is told by every write of a ledger."""
+        """Raises the mark every `EVERY_S`, until cancelled. On a failing disk every ledger write reports the error."""
         while True:
             await asyncio.sleep(EVERY_S)
             try:
@@ -137,7 +137,7 @@ class StoreMark:
 
 
 async def follow_identity(store: StoreClient) -> StoreUnfit:
-    """Return once somebody has marked the store as unfit, or repaired it: whoever runs on must end."""
+    """Returns once the store was marked as unfit, or repaired: a process that runs on must end."""
     known = await store.identity()
     while True:
         await asyncio.sleep(EVERY_S)

@@ -25,19 +25,19 @@ CENSUS_EVERY_S = 10.0
 """Etcd counted 200 000 keys in 30 to 200 ms, on a machine busy with other things."""
 
 RELIEF_EVERY_S = (5.0, 10.0)
-"""Between two looks of a candidate at whether etcd is full and nobody is elected."""
+"""Time between a candidate's checks whether etcd is full and no sweeper is elected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweeperSettings:
     names_first_s: float = 60.0
-    """Into a term, and after a failure: terms may be shorter than the time between two rounds."""
+    """Delay into a term, and after a failure: terms may be shorter than the time between two rounds."""
     names_every_s: float = 3600.0
-    """Between two rounds over all names."""
+    """Time between two rounds over all names."""
 
 
 class Maintainer:
-    """Stands for election in the background from `start` to `close`, and maintains the store while elected."""
+    """Stands for election from `start` to `close` in the background, and maintains the store while elected."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Maintainer:
             await asyncio.gather(relief, return_exceptions=True)
 
     async def _relieve(self) -> None:
-        """▲ An etcd at its quota grants no lease and takes no put, so nobody can be elected to make room in it. While
-        it is so, every candidate does what the elected one would: none of it does harm when done twice."""
+        """▲ An etcd at its quota grants no lease and takes no put, so it cannot elect a sweeper to make room in it.
+        Meanwhile every candidate does the elected one's work, which is safe to do twice."""
         maintenance = Maintenance(self._store, self._clock, by=self._id)
         while True:
             await asyncio.sleep(self._random.uniform(*RELIEF_EVERY_S))
@@ -120,7 +120,7 @@ class Maintainer:
         lost = errand(leadership.wait_lost(), name="sweeper leadership")
         self._elected = True
         try:
-            # Maintenance ends by itself where another has its key; by a defect it ends the term, and is told.
+            # Maintenance ends without error if another process has its key; a defect ends the term and is reported.
             await asyncio.wait([term, lost], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._elected, self._census = False, None

@@ -1,4 +1,4 @@
-"""What was told of outcomes, and what came of acks and of snapshots. Pure."""
+"""Rules about reported outcomes, acks and snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def ack_leak(facts: Facts) -> Iterator[Anomaly]:
                 for reads in poll.reads.values():
                     for read in reads:
                         deliveries[poll.subscription, read.value].append(_Delivery(index, poll))
-    # What another operation acks needs not come again to one that failed later, out of a buffer gone stale meanwhile.
+    # A value acked by another operation need not come again to one that failed later, from a buffer that was stale
+    # meanwhile.
     gone = acked_values(facts, "ok", "unknown")
     taken: dict[tuple[str, str], int] = {}
     for index, operation in enumerate(facts.history.operations):

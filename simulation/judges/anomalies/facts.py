@@ -1,4 +1,4 @@
-"""What a history says, gathered in one pass: what the rules look things up in. Pure."""
+"""Facts of a history, gathered in one pass for lookups by the rules. Pure."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Writer:
 
 @dataclass(slots=True)
 class Facts:
-    """What the rules look things up in, gathered in one pass."""
+    """Facts for lookups by the rules, gathered in one pass."""
 
     history: History
     writers: dict[str, Writer] = field(default_factory=dict)
     claims: dict[str, dict[Place, dict[str, None]]] = field(default_factory=lambda: defaultdict(dict))
-    """key → place → the values anybody saw there or was told are there, aborted ones too"""
+    """key → place → the values seen or reported there, aborted ones too"""
     places: dict[str, dict[Place, dict[str, None]]] = field(default_factory=lambda: defaultdict(dict))
-    """the same, without what is known by sends that did not commit: the versions of a key"""
+    """the same, without values known only by sends that did not commit: the versions of a key"""
     seen: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     """key → values that an ok poll returned"""
     highest: dict[str, Place] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def topic_of(key: str) -> str:
 
 
 def parts(facts: Facts) -> Iterator[list[int]]:
-    """The operations that must have committed, those of one transaction together."""
+    """The operations that must have committed, grouped by transaction."""
     shared: dict[str, list[int]] = {}
     for index in facts.committed:
         name = facts.history.operations[index].shared

@@ -1,4 +1,4 @@
-"""In what order values came to whoever asked for them. Pure."""
+"""Rules about the order in which readers get values. Pure."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _Reading:
 def poll_order(facts: Facts) -> Iterator[Anomaly]:
     """poll skip and non-monotonic poll, within a poll and between polls of one process with unchanged assignment.
 
-    What may have been acked need not come (again). What was acked by an operation that failed comes again, and by one
-    of unknown outcome may do so: a crash may forget plain acks (DESIGN §6). What a writer has acked in a named
-    transaction stays away until somebody decides it, while that writer's process goes on with other things, and so does
-    what a process has acked in a transaction that it left open, for this process (another holder waits for it). What an
-    operation has acked itself stays away from it, also where the abort of another one starts its consumer over.
+    A value that may have been acked need not come (again). One acked by a failed operation comes again, and by one of
+    unknown outcome may come: a crash may forget plain acks (DESIGN §6). A writer's acks in a named transaction hold
+    values back until it is decided, while that writer's process goes on. A process' acks in a transaction that it left
+    open hold values back from this process (another holder waits for them). An operation does not get again what it has
+    acked itself, even if the abort of another one restarts its consumer.
     """
     acked = acked_values(facts, "ok", "unknown")
     for operation in facts.history.operations:
@@ -54,12 +54,12 @@ def poll_order(facts: Facts) -> Iterator[Anomaly]:
                 reader = (operation.process, poll.subscription, poll.snapshot, key)
                 reading = readings.get(reader)
                 if reading is None or reading.assignment != poll.assignment:
-                    # What it has read before and acked in vain comes again under the next assignment, too.
+                    # Values read before with acks that failed come again under the next assignment, too.
                     reading = readings[reader] = _Reading(poll.assignment, seen={} if reading is None else reading.seen)
                 for read in reads:
                     repeatable = read.place in reading.seen and read.value in returning[subscription]
                     if reading.highest is not None and not repeatable:
-                        # A snapshot passes over what was pending in it, whatever became of that: see "torn snapshot".
+                        # A snapshot skips what was pending in it, however that ended: see "torn snapshot".
                         anomalies = _judge_step(facts, index, key, reading.highest, read, away)
                         yield from (one for one in anomalies if poll.snapshot is None or one.kind != "poll skip")
                     reading.highest = max(reading.highest or read.place, read.place)
@@ -95,8 +95,8 @@ def _judge_step(
 
 
 def holder_order(facts: Facts) -> Iterator[Anomaly]:
-    """Non-monotonic poll between holders: a process reads on before what its predecessor had acked in an open
-    transaction was decided, and is given it afterwards, when that has failed (P12)."""
+    """Non-monotonic poll between holders: a process reads on before its predecessor's acks in an open transaction are
+    decided, and gets those values afterwards, when the transaction has failed (P12)."""
     failed_acks: dict[tuple[str, str], str] = {}
     forgettable = acked_values(facts, "unknown")
     for operation in facts.history.operations:
@@ -123,8 +123,8 @@ def holder_order(facts: Facts) -> Iterator[Anomaly]:
 
 
 def parents_first(facts: Facts) -> Iterator[Anomaly]:
-    """poll skip and non-monotonic poll over the segments of a key: a stream subscription is given what stands in a
-    segment once everything before it is acked (S7), and then nothing of what stands before it ever again."""
+    """poll skip and non-monotonic poll over the segments of a key: a stream subscription gets a segment once everything
+    before it is acked (S7), and then nothing of what stands before it ever again."""
     acked = _first_acks(facts)
     reads_of: dict[tuple[str, str], list[tuple[ReadObservation, Poll, int]]] = defaultdict(list)
     for index, operation in enumerate(facts.history.operations):
@@ -140,7 +140,7 @@ def parents_first(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _first_acks(facts: Facts) -> dict[str, dict[str, float]]:
-    """Subscription → value → when somebody first acked it who may have succeeded."""
+    """Subscription → value → time of its first ack that may have succeeded."""
     acked: dict[str, dict[str, float]] = defaultdict(dict)
     for operation in facts.history.operations:
         if operation.outcome != "failed":
@@ -156,10 +156,10 @@ def _skipped_parents(
     acked: Mapping[str, float],
     found: list[tuple[ReadObservation, Poll, int]],
 ) -> Iterator[Anomaly]:
-    """Reads in a segment while something before it had not been acked. What is read at the drain is acked there, unseen
-    by the history: that is judged by `_parents_again`, and by "unseen"."""
+    """Reads in a segment while something before it had not been acked. Values read at the drain are acked there,
+    outside the history: `_parents_again` and "unseen" judge those."""
     last: dict[int, tuple[float, str]] = {}
-    """segment → when the last value before it was acked, and which that was"""
+    """segment → when the last value before it was acked, and which one that was"""
     latest = (float("-inf"), "")
     places = iter(facts.order[key])
     place = next(places, None)
@@ -203,7 +203,7 @@ def _parents_again(facts: Facts, key: str, found: list[tuple[ReadObservation, Po
 
 @dataclass(frozen=True, slots=True)
 class _Owed:
-    """Acked by an operation that failed: due again before anything that stands behind it."""
+    """Values acked by an operation that failed: due again before anything that stands behind them."""
 
     operation: int
     value: str
@@ -212,9 +212,9 @@ class _Owed:
 
 
 def past_failed_acks(facts: Facts) -> Iterator[Anomaly]:
-    """read past its own failed ack: a process reads past what a transaction of its own had acked before it was told
-    that this has failed, and what has been given to nobody since. Its consumer has to drop what it holds and go back
-    (DESIGN §6). What somebody else has acked meanwhile is not due, nor what a writer of a named transaction acked, of
+    """read past its own failed ack: a process reads past a value that its own transaction had acked before it learned
+    of the failure, and that no consumer has got since. Its consumer must drop what it holds and go back (DESIGN §6).
+    Values that another process has acked meanwhile are not due, nor those acked by a writer of a named transaction,
     whose end its process may not know."""
     gone = acked_values(facts, "ok", "unknown")
     given, acks = _given(facts), _acks(facts)
@@ -261,7 +261,7 @@ def _owed_by(facts: Facts, index: int, operation: Operation) -> Iterator[tuple[s
 
 
 def _given(facts: Facts) -> dict[tuple[str, str], list[float]]:
-    """(subscription, value) → when it was given to anybody."""
+    """(subscription, value) → when any consumer got it."""
     given: dict[tuple[str, str], list[float]] = defaultdict(list)
     for operation in facts.history.operations:
         for poll in operation.polls:

@@ -1,4 +1,4 @@
-"""What single calls had promised, however they ended (SCENARIOS C1, C2, C4). Pure."""
+"""Rules about the promises of single calls, however they ended (SCENARIOS C1, C2, C4). Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ OF_PRODUCERS = ("accept", "flush", "close")
 
 
 def broken_promise(facts: Facts) -> Iterator[Anomaly]:
-    """A transaction that committed though a call in it did not end with success, after which it may only abort (C1); or
-    one that lacks what a call that returned has sent in it (C2)."""
+    """A transaction that committed although a call in it failed, after which it may only abort (C1); or one that lacks
+    what a successful call has sent in it (C2)."""
     for index in facts.committed:
         for call in facts.history.operations[index].calls:
             if call.what not in OF_PRODUCERS and (text := _broken(facts, call)):
@@ -33,8 +33,8 @@ def _broken(facts: Facts, call: Call) -> str:
 
 
 def unheard_loss(facts: Facts) -> Iterator[Anomaly]:
-    """Messages that a producer accepted and lost, and of which no later call of it has said anything: the `flush` or
-    `close` behind a loss raises (C4). An error of any later call of the producer is heard."""
+    """Messages that a producer accepted and lost, and that no later call of it reported: the `flush` or `close` behind
+    a loss raises (C4). An error of any later call of the producer counts as a report."""
     if facts.history.drained:
         for index, operation in enumerate(facts.history.operations):
             yield from _unheard(facts, index, operation)

@@ -1,4 +1,4 @@
-"""What became of values: where they stand, who saw them, whether all of a transaction is there. Pure."""
+"""Rules about values: where they stand, who saw them, whether all of a transaction is there. Pure."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def unseen(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _unseen_by_subscription(facts: Facts) -> Iterator[Anomaly]:
-    """A value of which a subscription was never given anything, not even at the end: read by others, it is not lost,
-    but for this one it is, as when a segment is taken for drained that is not."""
+    """A value that one subscription never got, not even at the end. Read by others, it is lost only for this one, as
+    when a segment is wrongly taken for drained."""
     if not facts.history.drained:
         return
     delivered, covers = _delivered(facts)

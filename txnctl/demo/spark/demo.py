@@ -1,4 +1,4 @@
-"""`txnctl demo --spark`: load, let Spark count, kill, restart, judge (docs/demo.md)."""
+"""`txnctl demo --spark`: loads, lets Spark count, kills, restarts, judges (docs/demo.md)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from txnwire.errors import Timeout
 WORK_TIMEOUT_S = 1800.0
 VERIFY_TIMEOUT_S = 600.0
 STALLED_AFTER_S = 600.0
-"""A busy machine with two cores has taken minutes for a JVM, its first micro-batch, and both again after the kill."""
+"""A busy machine with two cores took minutes for a JVM, its first micro-batch, and both again after the kill."""
 SHORTEST_S = 20.0
-"""Few flights are loaded so slowly: micro-batches take a second or more, and what happens has to find some at work."""
+"""Few flights are loaded this slowly: micro-batches take a second or more, and faults must find one at work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class SparkDemoSettings:
 
 
 class FlightIncrement(msgspec.Struct):
-    """Of a message in the topic of statistics, what its flights count."""
+    """What a message in the topic of statistics counts of the flights."""
 
     flights: int
 
@@ -64,7 +64,7 @@ class SparkDemo:
         self._worked_s = 0.0
 
     async def run(self) -> int:
-        """0 if every total agrees, 1 on any difference."""
+        """Returns 0 if every total agrees, 1 on any difference."""
         self._places.make()
         copy_data_files(self._places.input, self._settings.flights)
         self._flights = list(read_flights(self._settings.flights))
@@ -120,7 +120,7 @@ class SparkDemo:
             failing.cancel()
 
     async def _follow(self, client: txnclient.Client, on_progress: Callable[[], None]) -> None:
-        """Read the statistics as they become visible, until they count as many flights as there are."""
+        """Reads the statistics as they become visible, until they count all flights."""
         progress = self._progress
         async with await client.reader(STATISTICS, start="earliest") as reader:
             while progress.done < progress.total:
@@ -153,7 +153,7 @@ class SparkDemo:
 
 
 async def run_spark_demo(settings: SparkDemoSettings) -> int:
-    """Exit code of the demo; its folder is removed afterwards unless `keep` names one."""
+    """Returns the demo's exit code; removes its folder afterwards unless `keep` names one."""
     expect_spark()
     return await in_folder(
         settings.keep, lambda folder, console: SparkDemo(settings, folder, console).run(), print_next

@@ -1,5 +1,5 @@
-"""What happens to the Spark job while it runs: the topic it reads is split, its driver is killed in the middle of a
-micro-batch, a broker is killed and brought back, two segments are merged."""
+"""Injects faults into the Spark demo: splits the job's topic, kills the driver in the middle of a micro-batch, kills a
+broker and brings it back, merges two segments."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from txnctl.launch.dev import DevCluster
 
 SPLIT_AT, KILL_DRIVER_AT, KILL_BROKER_AT, MERGE_AT = 0.15, 0.35, 0.5, 0.85
 KILL_DRIVER_COUNTED = 0.01
-"""Not in its first micro-batch: it is to come back to something."""
+"""Not the first micro-batch: the restarted driver should find a checkpoint."""
 OPEN_POLL_S = 0.005
 
 
 class SparkDemoFaults:
-    """`pauses`: what each change has cost the producers, in order. `back_after_s`: from the driver's SIGKILL to the
-    next micro-batch that could be read."""
+    """`pauses`: how long each change delayed the producers, in order. `back_after_s`: from the driver's SIGKILL to the
+    next readable micro-batch."""
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class SparkDemoFaults:
             await progress.reached(SPLIT_AT, lambda: progress.loaded)
             upper = await changes.split((await self._client.describe_topic(FLIGHTS)).active[0], ", under Spark's hands")
             async with asyncio.TaskGroup() as group:
-                # On its own: when Spark has a micro-batch under way is its affair, producers do not wait for that.
+                # In a task of its own: Spark decides when a micro-batch is under way, and producers do not wait for
+                # that.
                 group.create_task(self._kill_driver_and_wait(admin, progress))
                 await progress.reached(KILL_BROKER_AT, lambda: progress.loaded)
                 await changes.kill_broker()
@@ -62,7 +63,7 @@ class SparkDemoFaults:
 
     async def _kill_driver_and_wait(self, admin: Asking, progress: JobProgress) -> None:
         await progress.reached(KILL_DRIVER_AT, lambda: progress.loaded)
-        # Where everything is loaded before Spark has counted any, there may be one micro-batch only.
+        # If everything is loaded before Spark's first count, there may be only one micro-batch.
         await progress.reached(
             KILL_DRIVER_COUNTED, lambda: progress.total if progress.loaded >= progress.total else progress.done
         )
@@ -72,8 +73,8 @@ class SparkDemoFaults:
             self._say("Spark has counted everything before it could be killed in a micro-batch: take more flights")
 
     async def _is_in_transaction(self, admin: Asking, progress: JobProgress) -> bool:
-        """Returns once the transaction of a micro-batch is open: tasks have written in it, and nobody has committed.
-        False if there will be none any more."""
+        """Returns once a micro-batch's transaction is open: tasks have written in it, and the driver has not committed.
+        False if there will be no more micro-batch."""
         while progress.done < progress.total:
             if batch_under_way(self._checkpoint) is not None and await _is_any_named_open(admin):
                 return True
@@ -81,7 +82,7 @@ class SparkDemoFaults:
         return False
 
     def _kill_driver(self, progress: JobProgress) -> int | None:
-        """Returns the micro-batch that it was in."""
+        """Returns the micro-batch that the driver was in."""
         self._driver.kill()
         batch = batch_under_way(self._checkpoint)
         self._say(
@@ -101,6 +102,6 @@ class SparkDemoFaults:
 
 
 async def _is_any_named_open(admin: Asking) -> bool:
-    """The loaders' transactions have no names: that is a micro-batch's."""
+    """The loaders' transactions have no names, so a named one is a micro-batch's."""
     answer = await admin.ask("transactions.list", state="OPEN", limit=1000)
     return any(row["name"] for row in answer["transactions"])

@@ -1,4 +1,4 @@
-"""The flights job as a process of its own, with its JVM: started again when it dies, and killed as a whole."""
+"""Runs the flights job as a process with its JVM: restarts it when it dies, and kills it as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FINISH_TIMEOUT_S = 120.0
 POLL_S = 0.05
 MASTER = "local[2]"
 MAX_BYTES = "2m"
-"""Of the flights' stored bytes: what has gathered while Spark was not there comes in several micro-batches."""
+"""Limit in stored bytes of flights: the backlog after an absence of Spark comes in several micro-batches."""
 
 
 class SparkDriver:
@@ -34,14 +34,15 @@ class SparkDriver:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
-        """▲ Not asked to end where something failed: it would finish what is there first, and exactly once holds for
-        whatever it is killed in."""
+        """▲ Kills without asking after a failure: a stopping job would first finish its work, and exactly once must
+        hold for any kill."""
         if kind is not None:
             self._child.kill_group()
         await self._supervisor.stop()
 
     async def wait_running(self) -> None:
-        """Until both queries have begun. Raises `Timeout`, or `InternalError` once it has died again and again."""
+        """Waits until both queries have begun. Raises `Timeout`, or `InternalError` once it has died again and
+        again."""
         failed = asyncio.create_task(self._supervisor.wait_crash_loop(), name="Spark crash loop")
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -60,27 +61,27 @@ class SparkDriver:
         await self._supervisor.wait_crash_loop()
 
     def kill(self) -> None:
-        """SIGKILL to the driver and its JVM at once; it is started again. Python workers end with their JVM."""
+        """Sends SIGKILL to the driver and its JVM at once; it is started again. Python workers end with their JVM."""
         self._child.kill_group()
 
     async def finish(self) -> None:
-        """Until all that is there is written, in Parquet too."""
+        """Waits until everything available is written, in Parquet too."""
         await self._child.stop(timeout_s=FINISH_TIMEOUT_S)
 
     def _has_begun(self) -> bool:
-        """Both queries: each writes its id into its checkpoint when it begins for the first time."""
+        """Whether both queries have begun: each writes its id into its checkpoint at its first start."""
         folders = (self._places.checkpoint / name for name in (STATISTICS_CHECKPOINT, PARQUET_CHECKPOINT))
         return all((folder / "metadata").exists() for folder in folders)
 
 
 def batch_under_way(checkpoint: Path) -> int | None:
-    """The micro-batch that is written down as begun and not as committed, if there is one."""
+    """The micro-batch recorded as begun and not as committed, if there is one."""
     begun = _newest(checkpoint / "offsets")
     return begun if begun is not None and begun != _newest(checkpoint / "commits") else None
 
 
 def _newest(log: Path) -> int | None:
-    """Of one of the logs that Spark keeps in a checkpoint, a file for each micro-batch."""
+    """Newest file of one of the logs in Spark's checkpoint, which have a file for each micro-batch."""
     if not log.is_dir():
         return None
     return max((int(entry.name) for entry in log.iterdir() if entry.name.isdecimal()), default=None)

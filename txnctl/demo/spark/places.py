@@ -1,4 +1,4 @@
-"""Where the Spark demo keeps what in its folder, and what Spark is told so that nothing of it is anywhere else."""
+"""The paths in the Spark demo's folder, and the Spark settings that keep all files in it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Places:
 
     @property
     def spark(self) -> Path:
-        """What Spark leaves lying about, above all where it is SIGKILLed."""
+        """For files that Spark leaves behind, above all after a SIGKILL."""
         return self.folder / "spark"
 
     def make(self) -> None:
@@ -53,13 +53,13 @@ class Places:
         (self.spark / "log4j2.properties").write_text(LOGGING)
 
     def environment(self) -> dict[str, str]:
-        """Of a process that starts Spark. Its Python workers are this Python: they need this package."""
+        """Environment of a process that starts Spark. Its Python workers use this Python: they need this package."""
         java = [
             f"-Djava.io.tmpdir={self.spark}",
             f"-Dlog4j2.configurationFile=file:{self.spark / 'log4j2.properties'}",
             "-XX:-UsePerfData",  # a file in /tmp, which a SIGKILL leaves there
             "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",  # three short lives: they are over before the better compiler would pay
+            "-XX:TieredStopAtLevel=1",  # three short runs: they end before the better compiler would pay off
         ]
         settings = {
             "spark.driver.extraJavaOptions": " ".join(java),
@@ -73,7 +73,7 @@ class Places:
         }
         submit = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         return {
-            "PYTHONSAFEPATH": "1",  # Spark starts its workers by `python -m`: nothing in the current folder is a module
+            "PYTHONSAFEPATH": "1",  # Spark starts workers by `python -m`: the current folder must hold no module
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": shlex.join([*submit, "pyspark-shell"]),

@@ -1,4 +1,4 @@
-"""What the Spark demo says at its end: numbers, the verdict, what to try next."""
+"""Prints the Spark demo's summary: numbers, the verdict, what to try next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txnctl.demo.summary import called, loading_rows, print_commands, print_layo
 
 @dataclass(frozen=True, kw_only=True)
 class SparkDemoReport:
-    """What was measured while the job ran. `usual_batch_s`: median of the loaders' batches."""
+    """Measurements of the run. `usual_batch_s`: median of the loaders' batches."""
 
     flights: int
     worked_s: float
@@ -57,7 +57,7 @@ def rows(course: SparkDemoReport, findings: SparkDemoFindings) -> Iterator[tuple
 
 
 def print_next(console: Console, kept: Path | None) -> None:
-    """Commands that work as they stand."""
+    """Prints commands that work as they stand."""
     print_commands(console, next_commands(kept))
 
 

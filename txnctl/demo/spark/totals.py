@@ -1,10 +1,10 @@
-"""The arithmetic of the Spark demo's verdict, without Spark: totals of the data file against what was found.
+"""The arithmetic of the Spark demo's verdict, without Spark: compares totals of the data file with what was found.
 
     expected    sums per carrier and airport, of the data file
     found       sums of all increments in the topic, and of all in the Parquet files
 
-A flight that was counted twice, or not at all, changes the sums of its group: its number in the data file is one of
-what is summed. A micro-batch that was written twice, or in part, changes them too.
+A flight counted twice, or not at all, changes the sums of its group, which include its number in the data file. A
+micro-batch written twice, or in part, changes them, too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class FlightTotals(msgspec.Struct, frozen=True):
 
 
 class SparkDemoFindings(msgspec.Struct):
-    """`increments`: rows in the topic, of so many `transactions`, which is the number of micro-batches that had any.
-    `differences`: what is wrong, in words, a few of each kind; empty is the only good verdict."""
+    """`increments`: rows in the topic, from `transactions`, the number of non-empty micro-batches. `differences`: what
+    is wrong, in words, a few of each kind; empty is the only good verdict."""
 
     flights: int = 0
     groups: int = 0
@@ -43,7 +43,7 @@ class SparkDemoFindings(msgspec.Struct):
 
 
 def input_differences(flights: int, messages: int, distinct: int) -> Iterator[str]:
-    """The topic of flights itself, which the demo has loaded: `messages` in it, of `distinct` rows of the data file."""
+    """Checks the topic of flights that the demo loaded: `messages` in it, of `distinct` rows of the data file."""
     if distinct != flights:
         yield f"the flights' topic has {distinct:,} of the data file's {flights:,} flights"
     if messages != distinct:
@@ -74,8 +74,8 @@ def _difference(expected: FlightTotals, found: FlightTotals) -> str:
 
 
 def transaction_differences(topic: Mapping[str | None, int], parquet: Mapping[str | None, int]) -> Iterator[str]:
-    """Increments of each transaction, by its id: in the Parquet files each is whole and once, or not at all. None: of
-    messages that somebody has sent outside of any."""
+    """Increments of each transaction, by its id: the Parquet files must have each one whole and once, or not at all.
+    None: messages sent outside of transactions."""
     wrong = [txn for txn in topic.keys() | parquet.keys() if topic.get(txn, 0) != parquet.get(txn, 0)]
     for txn in islice(sorted(wrong, key=lambda txn: txn or ""), SHOWN):
         whose = "outside of any transaction there are" if txn is None else f"the micro-batch of transaction {txn} has"

@@ -1,5 +1,5 @@
-"""The Spark demo's judge, a process of its own: Spark computes the totals from the data file, and what the topic and
-the Parquet files add up to.
+"""The Spark demo's judge, a process of its own: Spark computes the totals of the data file, the topic and the Parquet
+files.
 
 Run as `python -m txnctl.demo.spark.verify URL FOLDER FLIGHTS`; prints one JSON object, exits 1 on any difference.
 """
@@ -65,7 +65,7 @@ class SparkDemoJudge:
         return found
 
     def expected(self) -> Mapping[Group, FlightTotals]:
-        """Of the data file, in SQL of its own: it shares nothing with the job but the names."""
+        """Totals of the data file, by separate SQL: it shares only the names with the job."""
         for name, file in (("flights", FLIGHTS_FILE), ("airlines", AIRLINES_FILE), ("planes", PLANES_FILE)):
             csv = self._spark.read.csv(str(self._places.input / file), header=True, nullValue="NA")
             csv.createOrReplaceTempView(name)
@@ -88,7 +88,7 @@ class SparkDemoJudge:
         )
 
     def _loaded(self) -> tuple[int, int]:
-        """Messages in the topic of flights, and of how many rows of the data file."""
+        """Number of messages in the topic of flights, and of their rows in the data file."""
         flights = flights_of(self._topic(FLIGHTS, "value"))
         row = flights.selectExpr("count(*)", "count(DISTINCT row_id)").first()
         return (0, 0) if row is None else (row[0], row[1])
