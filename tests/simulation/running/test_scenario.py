@@ -100,7 +100,7 @@ def test_without_faults_everything_is_committed_or_aborted_on_purpose(tmp_path: 
 def test_a_failing_run_says_how_to_run_it_again(tmp_path: Path) -> None:
     """A cluster whose faults never end cannot be drained: the run fails and names its seed."""
     program = (
-        "from simulation import guards; guards.install_guard()\n"
+        "from simulation.world import guards; guards.install_guard()\n"
         "import sys, simulation.__main__ as main, simulation.running.scenario as scenario\n"
         "scenario.Nemesis.heal = lambda nemesis: [nemesis._world.processes[name].keep_down() or "
         "nemesis._world.processes[name].kill() for name in nemesis._brokers]\n"

@@ -131,7 +131,7 @@ def test_task_groups_and_waits_are_ordered_inside() -> None:
 
 def test_production_packages_are_imported_guarded() -> None:
     program = (
-        "from simulation import guards; guards.install_guard()\n"
+        "from simulation.world import guards; guards.install_guard()\n"
         "import txnstore.access.grouping as module\n"
         "assert module.set is guards.GuardedSet\n"
         "import txnwire.proto.txn_pb2\n"
@@ -147,7 +147,7 @@ def test_guarded_code_is_kept_and_never_taken_for_plain_code(tmp_path: Path) -> 
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONPYCACHEPREFIX": str(tmp_path / "kept")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     guarded = (
-        "from simulation import guards; guards.install_guard(); guard, done = guards.guard_source, []\n"
+        "from simulation.world import guards; guards.install_guard(); guard, done = guards.guard_source, []\n"
         "guards.guard_source = lambda source, path: done.append(path) or guard(source, path)\n"
         "from txnwire.displays import FOUND; print(type(FOUND).__name__, len(FOUND), len(done))\n"
     )
