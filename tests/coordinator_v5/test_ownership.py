@@ -14,7 +14,7 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import RegistrationRecord
-from txnstore.store import Commit, Delete, Put, WatchBatch
+from txnstore.store import Commit, Delete, Event, EventKind, KeyValue, Put, WatchBatch
 
 ME = RegistrationRecord(id="one", address="one:1")
 OTHER = RegistrationRecord(id="two", address="two:1")
@@ -71,6 +71,41 @@ def test_a_listing_from_before_it_took_an_id_takes_nothing_away() -> None:
             assert held.mine == before
             await held.ownership.heard(WatchBatch(earliest, (), resync=True))
             assert sorted(held.mine.values()) == [max(before.values())], "one from behind it tells that it is gone"
+
+    in_virtual_time(scenario)
+
+
+def test_e4_a_deletion_from_before_it_took_an_id_takes_nothing_away() -> None:
+    """▲ Of its predecessor's key, between the listing and the taking."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        async with holding(etcd) as held:
+            before = dict(held.mine)
+            key, taken_at = keys.tc(0), before[0]
+            for revision, left in ((taken_at - 1, before), (taken_at + 1, {1: before[1]})):
+                gone = Event(EventKind.DELETE, KeyValue(key, b"", 0, 0, revision))
+                await held.ownership.heard(WatchBatch(revision, (gone,)))
+                assert held.mine == left
+
+    in_virtual_time(scenario)
+
+
+def test_an_id_that_is_given_up_is_acted_for_no_more_before_it_is_free() -> None:
+    """▲ Else a begin of it may be on its way that its next owner knows nothing of."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        async with holding(etcd) as held:
+            stood: list[bool] = []
+            tell = held.ownership._on_lost
+
+            def lost(tcid: int) -> None:
+                stood.append(etcd.mvcc.get(keys.tc(tcid)) is not None)
+                tell(tcid)
+
+            held.ownership._on_lost = lost
+            etcd.mvcc.commit([Commit(puts=(Put(keys.tc_member("two"), records.encode(OTHER)),))])
+            await until(lambda: len(held.mine) == 1)
+            assert stood == [True]
 
     in_virtual_time(scenario)
 

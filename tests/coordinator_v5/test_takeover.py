@@ -339,6 +339,20 @@ def test_an_unreadable_header_or_key_stops_nothing_else(key: bytes) -> None:
     in_virtual_time(scenario)
 
 
+def test_what_stands_behind_a_strange_key_is_collected_all_the_same() -> None:
+    async def scenario(etcd: MemoryEtcd) -> None:
+        etcd.mvcc.commit([Commit(puts=(Put(keys.txn(TxnId(0, 0)) + b"x", b""),))])
+        one = await Process(etcd, "one").start()
+        for _ in range(3):
+            await one.coordinator.end((await one.coordinator.begin(0)).txn_id, commit=True)
+        await asyncio.sleep(7)  # they are below the mark by now
+        two = await take_over(etcd, one, ONE_TCID)
+        await until(lambda: len(headers(etcd)) == 1, limit_s=90)
+        await two.close()
+
+    in_virtual_time(scenario)
+
+
 def test_an_id_that_cannot_be_loaded_costs_none_of_the_others() -> None:
     """It is tried again: what is in its way is mended by somebody."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from tests.segments.virtual_time import LoopClock
+from txnstore.access.backend import Reason, Refused
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryBackend, MemoryStore
 from txnstore.store import (
     Commit,
     KeyValue,
@@ -59,3 +61,27 @@ def record(etcd: MemoryEtcd, key: bytes) -> KeyValue:
     found = etcd.mvcc.get(key)
     assert found is not None
     return found
+
+
+class Busy:
+    """A backend that refuses some renewals and reads, being overloaded."""
+
+    def __init__(self, backend: MemoryBackend, times: int) -> None:
+        self._backend = backend
+        self.left = times
+
+    async def keep_alive(self, lease_id: int) -> float:
+        self._refuse()
+        return await self._backend.keep_alive(lease_id)
+
+    async def read_many(self, keys: Sequence[bytes], revision: int) -> tuple[int, list[KeyValue | None]]:
+        self._refuse()
+        return await self._backend.read_many(keys, revision)
+
+    def _refuse(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise Refused(Reason.BUSY, "etcdserver: too many requests")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import grpc
 
@@ -16,14 +17,16 @@ from txnstore.etcd.settings import EtcdSettings
 from txnwire.clock import SystemClock
 
 TTL_S = 2
-HEADER = pb.ResponseHeader(cluster_id=5, member_id=1, revision=9)
+CLUSTER = 5
 
 
 class SilentEtcd:
     """`applies`: while it is cleared, reads and writes wait, as at a member that defragments or whose disk hangs;
-    `tells`: the same for its status. `asked` counts what came."""
+    `tells`: the same for its status. `asked` counts what came. `cluster` and `leader` are those that it tells of;
+    `with_leader`: how many watches were to end where it has none."""
 
     def __init__(self) -> None:
+        self.cluster, self.leader, self.with_leader = CLUSTER, 1, 0
         self.applies, self.tells, self.renews = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for event in (self.applies, self.tells, self.renews):
             event.set()
@@ -35,15 +38,15 @@ class SilentEtcd:
     async def start(self) -> None:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         for service, methods in {
-            "KV": {"Range": unary(self._answer("range", self.applies, pb.RangeResponse(header=HEADER))),
-                   "Txn": unary(self._answer("txn", self.applies, pb.TxnResponse(header=HEADER)))},
-            "Maintenance": {"Status": unary(self._answer("status", self.tells, pb.StatusResponse(
-                header=HEADER, version="3.5.21", leader=1, raftIndex=20, raftAppliedIndex=20)))},
+            "KV": {"Range": unary(self._answer("range", self.applies, lambda: pb.RangeResponse(header=self._header()))),
+                   "Txn": unary(self._answer("txn", self.applies, lambda: pb.TxnResponse(header=self._header())))},
+            "Maintenance": {"Status": unary(self._answer("status", self.tells, lambda: pb.StatusResponse(
+                header=self._header(), version="3.5.21", leader=self.leader, raftIndex=20, raftAppliedIndex=20)))},
             "Lease": {"LeaseKeepAlive": stream(self._renew),
-                      "LeaseGrant": unary(self._answer("grant", self.applies, pb.LeaseGrantResponse(
-                          header=HEADER, ID=1, TTL=TTL_S))),
-                      "LeaseRevoke": unary(self._answer("revoke", self.applies, pb.LeaseRevokeResponse(
-                          header=HEADER)))},
+                      "LeaseGrant": unary(self._answer("grant", self.applies, lambda: pb.LeaseGrantResponse(
+                          header=self._header(), ID=1, TTL=TTL_S))),
+                      "LeaseRevoke": unary(self._answer("revoke", self.applies, lambda: pb.LeaseRevokeResponse(
+                          header=self._header())))},
             "Watch": {"Watch": stream(self._watch)},
         }.items():  # fmt: skip
             handler = grpc.method_handlers_generic_handler(f"etcdserverpb.{service}", methods)
@@ -54,11 +57,16 @@ class SilentEtcd:
     async def close(self) -> None:
         await self._server.stop(0)
 
-    def _answer(self, name: str, when: asyncio.Event, reply: object) -> Callable[[bytes, object], Awaitable[bytes]]:
+    def _header(self) -> pb.ResponseHeader:
+        return pb.ResponseHeader(cluster_id=self.cluster, member_id=1, revision=9)
+
+    def _answer(
+        self, name: str, when: asyncio.Event, reply: Callable[[], Any]
+    ) -> Callable[[bytes, object], Awaitable[bytes]]:
         async def answer(_: bytes, __: object) -> bytes:
             self.asked[name] += 1
             await when.wait()
-            return reply.SerializeToString()  # type: ignore[attr-defined, no-any-return]
+            return cast(bytes, reply().SerializeToString())
 
         return answer
 
@@ -67,13 +75,14 @@ class SilentEtcd:
             self.asked["renewal"] += 1
             await self.renews.wait()
             asked = pb.LeaseKeepAliveRequest.FromString(request)
-            yield pb.LeaseKeepAliveResponse(header=HEADER, ID=asked.ID, TTL=TTL_S).SerializeToString()
+            yield pb.LeaseKeepAliveResponse(header=self._header(), ID=asked.ID, TTL=TTL_S).SerializeToString()
 
-    async def _watch(self, requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+    async def _watch(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         self.watching += 1
+        self.with_leader += ("hasleader", "true") in context.invocation_metadata()
         try:
             async for _request in requests:
-                yield pb.WatchResponse(header=HEADER, created=True).SerializeToString()
+                yield pb.WatchResponse(header=self._header(), created=True).SerializeToString()
         finally:
             self.watching -= 1
 

@@ -169,3 +169,25 @@ def test_a_holder_that_cannot_reach_the_store_counts_itself_out_before_the_lease
         await other.close()
 
     run(scenario())
+
+
+def test_e1_a_candidate_that_was_away_while_the_term_ended_and_was_compacted_away_is_elected() -> None:
+    """▲ The watch shows it nothing of the end: it lists anew, and there is nothing."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        there, away = (MemoryStore(etcd, LoopClock(), random.Random(seed)) for seed in (0, 1))
+        leadership = await election(there, "a").campaign()
+        waiting = asyncio.create_task(election(away, "b").campaign())
+        await asyncio.sleep(1.0)
+        away.memory_backend.disconnect()
+        await leadership.resign()
+        await there.commit(Commit(puts=(Put(b"/elsewhere", b""),)))
+        etcd.compact(etcd.mvcc.revision)
+        away.memory_backend.reconnect()
+        successor = await asyncio.wait_for(waiting, 60.0)
+        assert successor.epoch > leadership.epoch
+        await there.close()
+        await away.close()
+
+    run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -11,10 +12,13 @@ from tests.txnstore.faulty_store import (
     HANGS,
     LOST_AFTER,
     A,
+    Busy,
     Script,
     client,
     record,
 )
+from txnstore.access.backend import Backend
+from txnstore.access.leases import KeptLease
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
 from txnstore.store import (
@@ -103,6 +107,24 @@ def test_a_lost_grant_is_repeated_and_the_orphan_expires() -> None:
         await asyncio.sleep(10)
         assert etcd.leases() == [lease.id]
         assert lease.valid()
+        await store.close()
+
+    run(scenario())
+
+
+def test_e4_a_lease_whose_renewal_is_refused_for_a_moment_is_kept() -> None:
+    """▲ The store has it still: whoever took it for lost would give up all that it serves."""
+
+    async def scenario() -> None:
+        etcd, clock = MemoryEtcd(LoopClock()), LoopClock()
+        store = client(etcd)
+        busy = Busy(store.memory_backend, times=5)
+        sent_at = clock.monotonic()
+        lease_id, ttl_s = await store.memory_backend.grant(10)
+        lease = KeptLease(cast(Backend, busy), clock, lease_id, ttl_s, sent_at, on_end=lambda _: None)
+        await asyncio.sleep(60)
+        assert (busy.left, lease.valid()) == (0, True)
+        await lease.abandon()
         await store.close()
 
     run(scenario())

@@ -120,6 +120,70 @@ async def test_watches_that_were_closed_are_forgotten_and_one_that_stays_still_l
         assert not endpoint.left
 
 
+async def test_e1_watches_that_could_not_be_opened_are_forgotten() -> None:
+    """They are tried again and again for as long as etcd is away."""
+    async with silent_etcds(1) as ((etcd,), backend):
+        await etcd.close()
+        for _ in range(3):
+            with pytest.raises(Unanswered):
+                await backend.open_watch(b"/a", b"/b", 1)
+        (endpoint,) = backend._connection._endpoints
+        assert not endpoint.left
+
+
+async def test_e4_a_member_without_a_leader_is_not_used_before_it_has_one() -> None:
+    """▲ It takes requests, and can answer none: each would wait out its time there."""
+    async with silent_etcds(1) as ((etcd,), backend):
+        etcd.leader = 0
+        etcd.applies.clear()
+        with pytest.raises(Unanswered):
+            await backend.read_many((b"/k",), 0)
+        etcd.applies.set()
+        waiting = asyncio.create_task(backend.wait_ready())
+        looked = etcd.asked["status"]
+        while etcd.asked["status"] < looked + 3 and not waiting.done():
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        etcd.leader = 1
+        await waiting
+
+
+async def test_e4_a_watch_ends_at_a_member_that_has_lost_its_leader() -> None:
+    """Which etcd does for those alone that ask for it: cut off from its cluster it would tell nothing, for ever."""
+    async with silent_etcds(1) as ((etcd,), backend):
+        stream = await backend.open_watch(b"/a", b"/b", 1)
+        while not etcd.watching:
+            await asyncio.sleep(0.01)
+        assert etcd.with_leader == 1
+        await stream.close()
+
+
+async def test_e4_a_lease_is_not_renewed_by_another_cluster_that_has_come_to_an_address() -> None:
+    async with silent_etcds(1) as ((etcd,), backend):
+        assert await backend.keep_alive(1) == TTL_S
+        etcd.cluster += 1
+        with pytest.raises(Unanswered, match="another cluster"):
+            await backend.keep_alive(1)
+
+
+async def test_e4_an_endpoint_of_another_cluster_is_not_gone_on_with() -> None:
+    """▲ What was written to the one would not be there."""
+    async with silent_etcds(2) as (etcds, backend):
+        used = next(etcd for etcd in etcds if etcd.asked["txn"])
+        other = next(etcd for etcd in etcds if etcd is not used)
+        other.cluster += 1
+        used.applies.clear()
+        with pytest.raises(Unanswered):
+            await backend.status()
+        waiting = asyncio.create_task(backend.wait_ready())
+        looked = other.asked["status"]
+        while other.asked["status"] < looked + 2 and not waiting.done():
+            await asyncio.sleep(0.01)
+        assert (waiting.done(), other.asked["range"]) == (False, 0)
+        used.applies.set()
+        await waiting
+
+
 async def _move(backend: EtcdBackend, away_from: SilentEtcd) -> None:
     """Have the other member used, and known."""
     away_from.applies.clear()

@@ -17,6 +17,7 @@ from tests.txnstore.faulty_store import (
     Script,
     client,
 )
+from txnstore.access.following import _QUEUED_BATCHES
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.store import (
     Commit,
@@ -115,6 +116,40 @@ def test_e1_a_slow_follower_holds_nothing_up_and_loses_nothing() -> None:
         while len(seen) < 500:
             seen += [event.record.value for event in (await anext(watch)).events]
         assert seen == [b"%d" % n for n in range(500)]
+        await store.close()
+
+    run(scenario())
+
+
+def test_e1_a_watch_that_could_not_list_anew_for_long_does_so_later() -> None:
+    """▲ It was compacted away, and etcd answers no read for longer than a listing is waited for."""
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        reads = Script("read", [LOST_BEFORE] * 100)
+        store, writer = client(etcd, reads), client(etcd, name="writer")
+        for key in (A, B):
+            await writer.commit(Commit(puts=(Put(key, b"1"),)))
+        etcd.compact(etcd.mvcc.revision)
+        watch = store.watch(b"/k/", b"/k0", from_revision=1)
+        batch = await asyncio.wait_for(anext(watch), 600)
+        assert (batch.resync, [event.record.key for event in batch.events]) == (True, [A, B])
+        assert reads.sent > 100
+        await store.close()
+        await writer.close()
+
+    run(scenario())
+
+
+def test_e1_a_follower_that_takes_nothing_is_not_read_ahead_for_without_bound() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        store = client(etcd)
+        watch = store.watch(b"/k/", b"/k0", from_revision=1)
+        for n in range(3 * _QUEUED_BATCHES):
+            await store.commit(Commit(puts=(Put(A, b"%d" % n),)))
+            await asyncio.sleep(0.1)
+        assert len(watch._batches) == _QUEUED_BATCHES
         await store.close()
 
     run(scenario())
