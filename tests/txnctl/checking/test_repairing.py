@@ -13,15 +13,28 @@ from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.ledgers import SegmentLog
 from txnctl.checking.picture import take_picture
 from txnctl.checking.repair import Repair
+from txnctl.checking.rewound import EPOCH_STEP, IDS_STEP
 from txnctl.process.store_mark import StoreMark
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import Incarnation, OwnerRecord, SegmentEntry, TopicRecord, TxnSeq, decode, encode
+from txnstore.records import (
+    AssignmentRecord,
+    CursorMark,
+    Incarnation,
+    OwnerRecord,
+    SegmentEntry,
+    TopicRecord,
+    TransactionKey,
+    TxnSeq,
+    decode,
+    encode,
+)
 from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.clock import SystemClock
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import InternalError
+from txnwire.ids import TxnId
 
 
 class Held(FileLedgerStore):
@@ -87,9 +100,9 @@ async def test_e8_of_two_repairs_the_one_that_began_first_writes_nothing_more(tm
 TOPIC, SEGMENT = "public/nyc/flights", "public/nyc/flights/0000-ffff-0"
 
 
-def entry(n: int) -> bytes:
+def entry(n: int, txn_id: TxnId | None = None) -> bytes:
     message = OutgoingMessage(value=f"{n}".encode())
-    return encode_entry([message], producer="p", incarnation=1, sequence_id=n, publish_time_ms=0)
+    return encode_entry([message], producer="p", incarnation=1, sequence_id=n, publish_time_ms=0, txn_id=txn_id)
 
 
 async def make_ledgers(store: MemoryStore, files: FileLedgerStore, count: int) -> tuple[SegmentLog, list[KeyValue]]:
@@ -130,4 +143,66 @@ async def test_e8_ledgers_that_etcd_forgot_join_a_list_in_pages_again(
     assert (picture.unreadable, found[:12]) == ([], [(n, 1) for n in range(1, 13)])
     assert len(picture.ledger_pages[SEGMENT]) >= 2
     assert ledgers.record.ledgers[0] == picture.ledgers[SEGMENT].ledgers[0]
+    await one.close()
+
+
+async def repairing(tmp_path: Path, *, generation: int = 0) -> Repairing:
+    """Whose folder has seen so many repairs that etcd does not know of."""
+    one = Repairing(MemoryEtcd(SystemClock()), tmp_path, 1)
+    one.ledgers.go_on.set()
+    identity = await one.store.identity()
+    seen = Incarnation(id="seen", created_ms=1, former=[identity.id], generation=generation)
+    StoreMark(tmp_path).write(seen if generation else identity, 1)
+    return one
+
+
+TAKEN = (keys.OWNER, keys.BROKER, keys.TC, keys.TC_MEMBER, keys.LEADER, keys.PIN, keys.SENDER)
+
+
+@pytest.mark.parametrize("prefix", TAKEN, ids=lambda prefix: prefix.decode())
+async def test_e8_a_repair_takes_whatever_says_who_may_write(tmp_path: Path, prefix: bytes) -> None:
+    one = await repairing(tmp_path)
+    await one.store.commit(Commit(puts=(Put(prefix + b"of-before", b"{}"),)))
+    await one.repair.run("restored")
+    assert await one.store.get(prefix + b"of-before") is None
+    await one.close()
+
+
+async def test_e8_epochs_rise_above_those_of_all_repairs_that_the_backup_does_not_know_of(tmp_path: Path) -> None:
+    """▲ Whoever was told one of those would be taken for the newer holder."""
+    one = await repairing(tmp_path, generation=2)
+    key, mark = keys.txn_key("anonymous", "etl"), keys.cursor_block(SEGMENT, "job", "mark")
+    before = (
+        Put(key, encode(TransactionKey(epoch=7, attempt="a1"))),
+        Put(keys.assignment(TOPIC, "job"), encode(AssignmentRecord(epoch=5, consumers={}))),
+        Put(mark, encode(CursorMark(position=(1, 0), seeks=2))),
+    )
+    await one.store.commit(Commit(puts=before))
+    await one.repair.run("restored")
+    _, (found, assigned, marked) = await one.store.get_many([put.key for put in before])
+    assert found is not None
+    assert assigned is not None
+    assert marked is not None
+    raised = decode(TransactionKey, found.value, key=key)
+    assert (raised.epoch, raised.attempt) == (7 + 3 * EPOCH_STEP, ""), "a connect that is repeated is a new one"
+    assert decode(AssignmentRecord, assigned.value, key=assigned.key).epoch == 5 + 3 * EPOCH_STEP
+    assert decode(CursorMark, marked.value, key=mark).seeks == 2 + 3 * EPOCH_STEP
+    await one.close()
+
+
+async def test_e8_ids_of_a_coordinator_that_the_backup_does_not_know_of_are_raised_too(tmp_path: Path) -> None:
+    """▲ A cluster had more of them by then: what they have begun stands in the ledgers."""
+    one = await repairing(tmp_path)
+    whole = SegmentEntry(id=0, lo=0, hi=0xFFFF, state="ACTIVE", parents=[], children=[])
+    topic = TopicRecord(epoch=1, next_segment_id=1, segments=[whole])
+    await one.store.commit(Commit(puts=(Put(keys.topic(TOPIC), encode(topic)),)))
+    await make_ledgers(one.store, one.ledgers, 1)
+    writer = await one.ledgers.create(SEGMENT, 99, incarnation="i")
+    writer.append(entry(1, txn_id=TxnId(4, 9)))
+    await writer.sync()
+    writer.abandon()
+    await one.repair.run("restored")
+    found = await one.store.get(keys.txn_seq(4))
+    assert found is not None
+    assert decode(TxnSeq, found.value, key=found.key).next == IDS_STEP
     await one.close()

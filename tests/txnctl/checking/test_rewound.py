@@ -138,6 +138,16 @@ def test_e8_ledger_ids_of_a_topic_deleted_after_the_backup_are_not_used_again() 
     assert found.record.ledgers == []
 
 
+def test_e8_a_backup_that_was_repaired_before_uses_nothing_again_of_its_earlier_repairs() -> None:
+    """▲ It knows nothing of them: each has raised ids and epochs by a step."""
+    found = adopt(ledgers((1, 5), (2, None)), {}, active=True, now_ms=1, steps=3)
+    assert found.record.trimmed_below is not None
+    assert found.record.trimmed_below[0] > 3 * EPOCH_STEP
+    entry = SegmentEntry(id=0, lo=0, hi=0xFFFF, state="ACTIVE", parents=[], children=[])
+    topic = TopicRecord(epoch=3, next_segment_id=1, segments=[entry])
+    assert raised_topic(topic, 0, 3).epoch == 3 + 3 * EPOCH_STEP
+
+
 def test_e8_a_seal_that_was_undone_is_undone() -> None:
     sealed = ledgers((1, 5), sealed=(1, 4), sealed_by="c")
     disk = {1: OnDisk(5, 5), 2: OnDisk(3, 3)}

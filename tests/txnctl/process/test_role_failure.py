@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -12,7 +13,9 @@ from segments.log.retention import Retention
 from segments.owner.segment import Segment
 from tests.cluster import InProcessCluster
 from txnctl.process.serve import wait_stopped_or_failed
+from txnstore.access.lineage import StoreUnfit
 from txnstore.election import Election, Leadership
+from txnstore.etcd.backend import EtcdBackend
 from txnwire.errors import InternalError
 
 
@@ -30,6 +33,14 @@ async def test_a_defect_in_the_broker_ends_the_process(
     async with cluster.connect() as client:
         with pytest.raises(InternalError, match="a defect"):
             await asyncio.gather(waiting, client.create_topic("topic://public/default/wakes-the-broker"))
+
+
+async def test_e8_a_server_whose_etcd_is_found_to_have_gone_back_ends(cluster: InProcessCluster) -> None:
+    """▲ Whichever of its requests finds it out: it would go on answering from memory."""
+    running = cluster.servers["control"]
+    cast(EtcdBackend, running.store._backend).condemn(StoreUnfit("restored from a backup"))
+    async with asyncio.timeout(20):
+        assert isinstance(await running.server.wait_failed(), StoreUnfit)
 
 
 async def test_a_stop_ends_the_wait(cluster: InProcessCluster) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.segments.power_failures import RecordedDisk, tree_of
 from tests.segments.virtual_time import LoopClock, run
 from txnctl.process import store_mark
 from txnctl.process.store_mark import EVERY_S, FILE, StoreMark, follow_identity
@@ -60,6 +61,44 @@ def test_e8_who_runs_on_through_a_repair_does_not_put_the_mark_of_before_in_its_
     StoreMark(tmp_path).judge(store("b", former=["a"], generation=1), 50)
 
 
+def test_e8_a_process_that_has_heard_less_does_not_set_the_mark_back(tmp_path: Path) -> None:
+    """▲ An etcd that has gone back to between the two would be served."""
+    StoreMark(tmp_path).write(store("a"), 100)
+    StoreMark(tmp_path).write(store("a"), 90)
+    with pytest.raises(StoreUnfit, match="had reached 100"):
+        StoreMark(tmp_path).judge(store("a"), 95)
+
+
+def test_e8_a_power_failure_leaves_one_mark_or_the_other_whole(tmp_path: Path) -> None:
+    disk = RecordedDisk(tmp_path)
+    mark = StoreMark(tmp_path)
+    left: list[bytes | None] = []
+    with disk.recording():
+        mark.write(store("a"), 100)
+        certain = tree_of(tmp_path)[FILE]
+        disk.happened = lambda _: left.extend(tree.get(FILE) for tree in disk.outcomes().values())
+        mark.write(store("a"), 200)
+    assert {tree.get(FILE) for tree in disk.outcomes().values()} == {tree_of(tmp_path)[FILE]}
+    assert set(left) == {certain, tree_of(tmp_path)[FILE]}
+
+
+def test_e8_a_folder_of_another_cluster_says_nothing_of_this_store(tmp_path: Path) -> None:
+    """▲ A broker that was started with the wrong folder would end the whole cluster."""
+
+    async def scenario() -> None:
+        mine = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
+        await mine.identity()
+        StoreMark(tmp_path).write(store("strange"), 1)
+        with pytest.raises(StoreUnfit, match="another"):
+            await StoreMark(tmp_path).check(mine)
+        found = await mine.get(keys.INCARNATION)
+        assert found is not None
+        assert decode(Incarnation, found.value, key=found.key).repair == ""
+        await mine.close()
+
+    run(scenario())
+
+
 def test_a_mark_that_does_not_parse_is_no_new_folder(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     with pytest.raises(DataCorrupt, match=FILE):
@@ -100,6 +139,23 @@ def test_e8_who_runs_on_through_a_repair_ends(tmp_path: Path) -> None:
         await asyncio.sleep(1)
         await mine.commit(Commit(puts=(Put(keys.INCARNATION, encode(store("other"))),)))
         assert "it is store other by now" in str(await asyncio.wait_for(following, 2 * EVERY_S))
+        await mine.close()
+
+    run(scenario())
+
+
+def test_e8_who_runs_on_through_a_repair_ends_also_behind_an_outage() -> None:
+    async def scenario() -> None:
+        etcd = MemoryEtcd(LoopClock())
+        mine = MemoryStore(etcd, LoopClock(), random.Random(1))
+        following = asyncio.create_task(follow_identity(mine))
+        await asyncio.sleep(1)
+        mine.memory_backend.disconnect()
+        await asyncio.sleep(10 * EVERY_S)
+        assert not following.done()
+        mine.memory_backend.reconnect()
+        await mine.commit(Commit(puts=(Put(keys.INCARNATION, encode(store("other"))),)))
+        assert "it is store other by now" in str(await asyncio.wait_for(following, 3 * EVERY_S))
         await mine.close()
 
     run(scenario())
