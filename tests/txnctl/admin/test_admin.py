@@ -17,14 +17,28 @@ from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock, run
 from txnctl.admin import admin
 from txnctl.admin.admin import ROWS_AT_ONCE, Administration, a_few_at_a_time
+from txnctl.admin.admin_cluster import BROKER_FACTS, COUNTED, ClusterAnswers
 from txnctl.admin.admin_requests import AdminRequests
 from txnctl.admin.role_calls import CALL_TIMEOUT_S, RoleCalls
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import AssignmentRecord, OwnerRecord, SubscriptionRecord, TxnName, encode
+from txnstore.records import (
+    COMMITTED,
+    OPEN,
+    AssignmentRecord,
+    BrokerRegistration,
+    Header,
+    Op,
+    OwnerRecord,
+    RegistrationRecord,
+    SubscriptionRecord,
+    TxnName,
+    encode,
+)
 from txnstore.store import Commit, KeyValue, Put
 from txnwire.calls import serve_connection
+from txnwire.ids import TxnId
 from txnwire.names import TopicName
 from txnwire.ports import Connection
 
@@ -187,5 +201,103 @@ def test_an_owner_that_answers_nothing_is_waited_for_once() -> None:
             failed = [row for row in rows if "error" in row]
             assert len(failed) == SEGMENTS // 2
             assert all(row["owner"] == "b1" and row["error"].startswith("Timeout") for row in failed)
+
+    run(scenario())
+
+
+# ---- roles that are asked -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def asked_roles() -> AsyncIterator[tuple[MemoryStore, Directory, MemoryTransport, RoleCalls]]:
+    """A process at `h:1` answers as coordinator and broker; at `h:2` nobody listens."""
+    clock, transport, requests = LoopClock(), MemoryTransport(), AdminRequests()
+
+    async def counted(_: Mapping[str, Any]) -> dict[str, Any]:
+        return dict.fromkeys(COUNTED, 3) | {"oldest_open_s": 0.5}
+
+    async def described(_: Mapping[str, Any]) -> dict[str, Any]:
+        return dict.fromkeys(BROKER_FACTS)
+
+    requests.add({"coordinator.stats": counted, "process.describe": described})
+
+    async def serve(connection: Connection) -> None:
+        await serve_connection(connection, [requests], server_id="h:1", roles=(), incarnation="1", clock=clock)
+
+    async with AsyncExitStack() as closing:
+        store = MemoryStore(MemoryEtcd(clock), clock, Random(1))
+        closing.push_async_callback(store.close)
+        for number, name in enumerate(("one", "two")):
+            at = RegistrationRecord(id=name, address=f"h:{number + 1}")
+            there = BrokerRegistration(id=name, address=at.address)
+            puts = (Put(keys.tc(number), encode(at)), Put(keys.broker(name), encode(there)))
+            await store.commit(Commit(puts=puts))
+        directory = Directory(store, clock)
+        await directory.start()
+        closing.push_async_callback(directory.close)
+        calls = RoleCalls(directory, transport, clock, Random(2), name="admin")
+        closing.push_async_callback(calls.close)
+        closing.push_async_callback((await transport.listen("h:1", serve)).close)
+        yield store, directory, transport, calls
+
+
+def test_a_process_that_does_not_answer_is_named_in_its_row_and_the_others_are_counted() -> None:
+    async def scenario() -> None:
+        async with asked_roles() as (store, directory, _, calls):
+            answers = ClusterAnswers(store, directory, calls).answers
+            stats, brokers = await answers["transactions.stats"]({}), await answers["brokers.list"]({})
+            for rows, name in ((stats["coordinators"], "coordinator"), (brokers["brokers"], "broker")):
+                assert [(row[name], "nobody listens at h:2" in row.get("error", "")) for row in rows] == [
+                    ("one", False),
+                    ("two", True),
+                ]
+            assert (stats["total"]["active"], stats["total"]["oldest_open_s"]) == (3, 0.5)
+
+    run(scenario())
+
+
+def test_a_connection_that_was_lost_is_opened_again_by_the_next_question() -> None:
+    async def scenario() -> None:
+        async with asked_roles() as (_, _, transport, calls):
+            for _ in range(3):
+                assert (await calls.ask("h:1", "coordinator.stats"))["active"] == 3
+                await transport.connections[-1].close()
+                await asyncio.sleep(1.0)  # until it is heard of
+            assert len(transport.connections) == 3
+
+    run(scenario())
+
+
+def test_outcomes_of_more_transactions_than_are_read_at_once_are_all_told() -> None:
+    """▲ Spark takes what is not told of for undecided."""
+
+    async def scenario() -> None:
+        async with owners() as here:
+            ids = [str(TxnId(0, number)) for number in range(1, 2 * ASKED_AT_ONCE + 2)]
+            found = await here.answers["transactions.outcomes"]({"txns": ids})
+            assert found["outcomes"] == dict.fromkeys(ids, "UNKNOWN")
+
+    run(scenario())
+
+
+def test_e6_what_hangs_without_an_owner_or_behind_its_decision_says_so() -> None:
+    async def scenario() -> None:
+        async with owners() as here:
+            opened = Header(state=OPEN, timeout_ms=10, created_ms=1)
+            committed = Header(state=COMMITTED, timeout_ms=10, created_ms=1, finalized_ms=2)
+            segment = "public/default/gone/0000-ffff-0"
+            for counter, header in ((1, opened), (2, committed)):
+                txn_id = TxnId(0, counter)
+                op = Op(v=1, kind="write", segment=segment, messages=1)
+                puts = (
+                    Put(keys.txn(txn_id), encode(header)),
+                    Put(keys.op(keys.write_ops(txn_id, segment), 3, counter), encode(op)),
+                    Put(keys.write_index(segment, txn_id), b""),
+                )
+                await here.store.commit(Commit(puts=puts))
+            rows = (await here.answers["transactions.hanging"]({}))["hanging"]
+            told = {row["txn"]: row["why"].partition("; ")[2] for row in rows}
+            assert [why.rpartition("; ")[2] for why in told.values()] == ["nobody owns the segment"] * 2
+            assert ["COMMITTED, but not cleaned up" in why for why in told.values()] == [False, True]
 
     run(scenario())

@@ -35,6 +35,13 @@ def test_a_line_that_never_ends_is_refused_before_it_fills_the_memory(monkeypatc
         splitter.take(b"y" * 90)
 
 
+def test_lines_that_are_cut_on_their_way_do_not_add_up_to_one_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
+    splitter = Splitter(b"\n")
+    found = [line for _ in range(10) for line in splitter.take(b"x" * 40 + b"\n" + b"y" * 40)]
+    assert [len(line) for line in found] == [40, *[80] * 9]
+
+
 def encoded(value: bytes, key: bytes | None) -> bytes:
     row: dict[str, object] = {**lines._text("value", value), **lines._text("key", key), "id": "ignored"}
     return msgspec.json.encode(row)

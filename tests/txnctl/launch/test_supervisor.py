@@ -62,6 +62,27 @@ async def test_a_group_killed_on_purpose_is_gone_with_its_children_and_its_retur
         assert (child.restarts, child.looping.is_set()) == (0, False)
 
 
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)",
+]
+
+
+async def test_a_child_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with Supervisor([ChildSpec(name="stubborn", command=STUBBORN, log_path=log)]) as supervisor:
+        child = supervisor.children["stubborn"]
+        await until(lambda: log.read_text() == "up\n")
+        pid = child.pid
+        assert pid is not None
+        try:
+            await asyncio.wait_for(child.stop(timeout_s=0.1), 20.0)
+            assert not is_alive(pid)
+        finally:
+            child.signal(signal.SIGKILL)
+
+
 async def test_children_stop_in_reverse_order(tmp_path: Path) -> None:
     out = tmp_path / "order"
     script = (
