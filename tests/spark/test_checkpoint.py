@@ -106,6 +106,15 @@ def test_of_a_long_checkpoint_the_newest_are_read(folder: Path) -> None:
     assert [batch.number for batch in read_checkpoint(folder, last=2).batches] == [3, 4, 5]
 
 
+def test_a_batch_that_the_query_forgets_meanwhile_is_left_out(folder: Path) -> None:
+    """Listed, and gone when it is read."""
+    for number in (1, 2):
+        plan(folder, number, SECOND)
+    (folder / "offsets" / "1").unlink()
+    (folder / "offsets" / "1").symlink_to("gone")
+    assert [batch.number for batch in read_checkpoint(folder, last=2).batches] == [2]
+
+
 def test_a_stream_that_has_only_begun_has_an_end_and_no_rows(folder: Path) -> None:
     plan(folder, 0, first_batch.initial(cut(3), COMMITTED))
     plan(folder, 1, encode_offset(None))

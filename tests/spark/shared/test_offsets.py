@@ -171,6 +171,10 @@ def test_of_an_offset_without_isolation_it_is_known_where_something_is_pending()
         ({"cut": "é"}, "its cut is damaged"),
         ({"cut": encode_offset(CUT)["cut"][:-5]}, "its cut is damaged"),  # type: ignore[index]
         ({"cut": "00000"}, "its cut is damaged"),
+        (
+            {"cut": base64.b85encode(base64.b85decode(str(encode_offset(CUT)["cut"])) + b"behind").decode()},
+            "does not end",
+        ),
         ({"revision": 78}, '"revision" is 78, its cut has 77'),
         ({"pending": 0}, '"pending" is 0, its cut has 1'),
         ({"segments": True}, '"segments" is True, its cut has 2'),

@@ -61,3 +61,23 @@ def test_a_child_of_a_connected_process_is_told_so_and_its_parent_goes_on(servic
 def test_a_wrong_url_is_told_before_anything_is_opened() -> None:
     with pytest.raises(InvalidArgument, match="txn://"):
         client_of("http://127.0.0.1:1")
+
+
+AMID = """
+import os, signal
+from pyspark_txnstore.shared import process_client
+
+with process_client._lock:
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        process_client.close_clients()
+        os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_that_was_forked_amid_an_opening_does_not_wait_for_it() -> None:
+    """▲ Another thread of the parent opens a client: in the child that thread does not exist."""
+    done = subprocess.run([sys.executable, "-c", AMID], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

@@ -70,6 +70,34 @@ def test_a_kill_at_any_step_leaves_whole_versions_and_the_next_goes_on(tmp_path:
         fill(at + 1)
 
 
+def test_a_version_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ A power failure behind `publish` takes nothing of it."""
+    happened: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def synced(handle: int) -> None:
+        happened.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        sync(handle)
+
+    def renamed(source: Path, target: Path) -> None:
+        happened.append("named")
+        rename(source, target)
+
+    folder = versions(tmp_path / "folder")
+    with folder.locked():
+        made = folder.making()
+        made.mkdir()
+        for name in ("one", "two"):
+            (made / name).write_text("1")
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(os, "rename", renamed)
+        folder.publish(made, 1, "1")
+    assert sorted(happened[:3]) == [DOCUMENT, "one", "two"]
+    assert happened[3:] == [made.name, "named", "folder"]
+
+
 def test_versions_are_counted_newest_first_and_the_oldest_go(tmp_path: Path) -> None:
     folder = versions(tmp_path / "new" / "folder")
     assert folder.numbers() == []

@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 import txnclient.sync
 from pyspark_txnstore.shared.options import SinkOptions
 from pyspark_txnstore.shared.process_client import close_clients
-from pyspark_txnstore.sink import batch_names, sink
+from pyspark_txnstore.sink import attempt, batch_names, sink
 from pyspark_txnstore.sink.attempt import Attempt
 from pyspark_txnstore.sink.batch_names import BatchName
 from pyspark_txnstore.sink.runs import BatchRun
@@ -30,7 +31,7 @@ from tests.spark.sink.test_sink import read_all, stored
 from tests.spark.sink_lines import Lines
 from tests.spark.waiting import wait_until
 from txnstore.etcd.lifetime import tied_to_parent
-from txnwire.errors import InvalidTxnState, TxnError
+from txnwire.errors import InvalidTxnState, TopicNotFound, TxnError
 
 OLDER, NEWER = (BatchRun(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001))
 
@@ -354,6 +355,80 @@ def test_x1_what_somebody_else_has_begun_is_joined(
     name = BatchName(f"{topic}/else", "")
     shared = sync_client.begin(name=name.text)
     assert write(options, name, NEWER, 51, b"a").txn_id == str(shared.id)
+
+
+def test_x1_rows_for_a_topic_that_cannot_be_written_fail_their_task_though_others_were_sent(
+    options: SinkOptions, topic: str
+) -> None:
+    """▲ Those of its other topics are stored by then: it would report them all as written."""
+    batch = pa.record_batch({"value": pa.array([b"a", b"b"]), "topic": pa.array([topic, f"{topic}-nowhere"])})
+    with pytest.raises(TopicNotFound):
+        Attempt(options, BatchName(f"{topic}/partly", ""), NEWER, 62).write(iter([batch]))
+
+
+def test_x1_a_write_of_this_version_under_a_former_name_is_another_one(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """▲ Taken for what an earlier version has committed of the batch, its rows would be left out."""
+    former = BatchName(f"{topic}/former", "")
+    commit(options, write(options, former, OLDER, 63, b"of another write"))
+    commit(options, write(options, BatchName(f"{topic}/new", former.text), NEWER, 64, b"of the batch"))
+    assert sorted(read_all(sync_client, topic)) == [b"of another write", b"of the batch"]
+
+
+class CommitsFor:
+    """A client whose commits are noted with the time that they are given."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.given_s: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def attach(self, *args: Any, **named: Any) -> Any:
+        return CommitsFor.of(self, self._client.attach(*args, **named))
+
+    def commit(self, *, timeout: float, **named: Any) -> Any:
+        self.given_s.append(timeout)
+        return self._client.commit(timeout=timeout, **named)
+
+    @staticmethod
+    def of(client: CommitsFor, txn: Any) -> CommitsFor:
+        found = CommitsFor(txn)
+        found.given_s = client.given_s
+        return found
+
+
+def test_x1_a_commit_is_asked_for_again_for_longer_than_a_request_may_take(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Of a batch write without a name of its own nobody could find out later whether it is committed."""
+    written = write(options, BatchName(f"{topic}/slow", ""), NEWER, 65, b"a")
+    client = CommitsFor(sync_client)
+    monkeypatch.setattr(sink, "client_of", lambda *_, **__: client)
+    for timeout_s in (1.0, 500.0):
+        sink._commit(replace(options, timeout_s=timeout_s), to_commit([written]))
+    assert client.given_s == [sink.COMMIT_TIMEOUT_S, 500.0]
+
+
+def test_x1_one_that_has_committed_keeps_no_other_of_a_failed_batch_open(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Between the look at what is open and the abort of it."""
+    monkeypatch.setattr(sink, "STRAGGLERS_S", 0.0)
+    committed, left = (write(options, BatchName(f"{topic}/{name}", ""), OLDER, 66, b"a") for name in "ab")
+    commit(options, committed)
+    seen = [sink._Open(one.name, str(one.txn_id), OLDER.stamp.hex()) for one in (committed, left)]
+    sink._abort(options, OLDER, lambda: seen)
+    outcomes = sync_client.admin("transactions.outcomes", txns=[one.txn_id for one in (committed, left)])
+    assert list(outcomes["outcomes"].values()) == ["COMMITTED", "ABORTED"]
+
+
+def test_a_number_that_was_given_lately_is_remembered_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "MAX_WRITERS_KEPT", 2)
+    monkeypatch.setattr(attempt, "_writers", {})
+    assert [attempt._given_once(number) for number in (1, 2, 3, 3, 2, 1)] == [1, 2, 3, None, None, 1]
 
 
 def test_two_attempts_of_one_number_are_two_writers(

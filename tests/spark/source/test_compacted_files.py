@@ -123,6 +123,15 @@ def test_a_read_that_a_newer_generation_overtook_says_so(generations: Generation
         read(parts)
 
 
+def test_a_generation_that_is_removed_while_it_is_looked_for_leaves_the_one_before(
+    generations: Generations, tmp_path: Path
+) -> None:
+    make(generations, 1, 1)
+    generations.path_of(2).mkdir()  # as who has listed it finds it, when its manifest has gone
+    parts, _ = plan_compacted(tmp_path, NOW)
+    assert read(parts) == [b"0"]
+
+
 def test_part_of_a_generation_is_never_shown_for_all_of_it(generations: Generations, tmp_path: Path) -> None:
     make(generations, 1, 2, 3)
     parts, _ = plan_compacted(tmp_path, NOW)
