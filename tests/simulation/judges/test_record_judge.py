@@ -16,6 +16,7 @@ from txnstore.records import (
     COMMITTED,
     OPEN,
     AbortedRecord,
+    GcHorizon,
     Header,
     Op,
     OwnerRecord,
@@ -25,7 +26,7 @@ from txnstore.records import (
 )
 from txnstore.store import Commit, Delete, Put
 from txnstore.writes.collection_transitions import Collectable, Horizon, OutcomeBitmap, plan_collect
-from txnstore.writes.op_transitions import aborted_rewrite, plan_clean_up, plan_write_op
+from txnstore.writes.op_transitions import aborted_rewrite, plan_ack_op, plan_clean_up, plan_write_op
 from txnstore.writes.transitions import decide, plan_begin, plan_end, plan_late_index
 from txnwire.ids import TxnId
 
@@ -134,8 +135,9 @@ def _late_indexed(store: Store) -> None:
 
 
 def _named(store: Store) -> None:
+    opened = Header(state=OPEN, timeout_ms=9000, created_ms=1000, attempt="a1", name="job")
     name = Put(keys.txn_name("job"), records.encode(TxnName(v=1, txn_id=str(TXN))))
-    store.write(put_header(OPEN), name)
+    store.write(Put(keys.txn(TXN), records.encode(opened)), name)
 
 
 def _names_committed(store: Store) -> None:
@@ -154,6 +156,52 @@ def _succeeded(store: Store) -> None:
     """Another coordinator has the id: what is below 100 is its predecessor's."""
     store.write(Delete(keys.tc(1)))
     store.write(Put(keys.tc(1), records.encode(RegistrationRecord(id="control-2", address="a:2"))))
+
+
+def _indexed_below(below: int) -> Callable[[Store], object]:
+    def before(store: Store) -> None:
+        store.write(Put(keys.txn_seq(1), records.encode(TxnSeq(next=100, indexed_below=below))), by="control-1")
+
+    return before
+
+
+def _nobodys_id(store: Store) -> None:
+    store.write(Delete(keys.tc(1)))
+
+
+def _nobodys_segment(store: Store) -> None:
+    store.begin()
+    store.write(Delete(keys.owner(SEGMENT)))
+
+
+def _committed(store: Store) -> None:
+    store.begin()
+    store.end()
+
+
+def _acked(store: Store) -> None:
+    """Committed, with acks in a segment that nobody owns any more."""
+    store.begin()
+    op = Op(v=1, kind="ack", segment=SEGMENT, subscription="job", positions=[(1, 0, 1, "")])
+    acked = plan_ack_op(TXN, SEGMENT, "job", store.epoch, 9, op, first_in_subscription=True)
+    store.commit(acked, "broker-1")
+    store.end()
+    store.write(Delete(keys.owner(SEGMENT)))
+
+
+def _named_and_committed(store: Store) -> None:
+    _named(store)
+    named = Header(state=COMMITTED, timeout_ms=9000, created_ms=1000, name="job")
+    store.write(Put(keys.txn(TXN), records.encode(named)), by="control-1")
+
+
+def _name_of_a_collected_one(store: Store) -> None:
+    name = TxnName(v=1, txn_id=str(TXN), outcome=COMMITTED)
+    store.write(Put(keys.txn_name("job"), records.encode(name)))
+
+
+def _horizon(revision: int) -> Put:
+    return Put(keys.GC_HORIZON, records.encode(GcHorizon(revision=revision)))
 
 
 def _nothing(_: Store) -> None: ...
@@ -191,6 +239,24 @@ BROKEN: list[tuple[str, Callable[[Store], object], list[Put | Delete], str]] = [
      "aborted, go without a record while nobody owns the segment"),
     ("record without a position", _aborted_with_op,
      [Put(keys.aborted(SEGMENT, TXN), records.encode(AbortedRecord(max_position=None)))], "is put without a position"),
+    ("begun below the mark", _indexed_below(6), [put_header(OPEN)], "begins below the late-index mark 6"),
+    ("begun by nobody", _nobodys_id, [put_header(OPEN)], "begins, and nobody owns its coordinator id"),
+    ("begun under the name of another", _named,
+     [Put(keys.txn(TxnId(1, 6)), records.encode(Header(state=OPEN, timeout_ms=9000, created_ms=1000, name="job")))],
+     "which does not lead to it"),
+    ("name without the outcome", _named_and_committed, [Delete(keys.txn(TXN))], "does not say how it ended"),
+    ("op in a segment of nobody", _nobodys_segment, [Put(WRITE_OP, b"{}"), INDEX], "the segment's owner is nobody"),
+    ("acks lost", _acked,
+     [Delete(keys.ack_ops(TXN, SEGMENT, "job"), keys.prefix_end(keys.ack_ops(TXN, SEGMENT, "job"))),
+      Delete(keys.ack_index(SEGMENT, "job", TXN))], "committed, go while nobody owns the segment"),
+    ("ids by nobody", _nobodys_id, [Put(keys.txn_seq(1), records.encode(TxnSeq(next=200)))],
+     "is written, and nobody owns the coordinator id"),
+    ("mark goes back", _indexed_below(3), [Put(keys.txn_seq(1), records.encode(TxnSeq(next=100, indexed_below=2)))],
+     "goes back"),
+    ("horizon goes back", lambda store: store.write(_horizon(5)), [_horizon(4)], "/gc-horizon goes back"),
+    ("deadline of what is decided", _committed, [Put(keys.deadline(9000, TXN), b"")], "its transaction is COMMITTED"),
+    ("name of a commit taken over", _name_of_a_collected_one,
+     [Put(keys.txn_name("job"), records.encode(TxnName(v=1, txn_id=str(TxnId(1, 6)))))], "which is COMMITTED, to"),
 ]  # fmt: skip
 
 
@@ -203,6 +269,19 @@ def test_x5_what_breaks_a_rule_is_found(
     assert store.judge.findings == []
     store.write(*writes)
     assert any(told in finding for finding in store.judge.findings), store.judge.findings
+
+
+def test_x5_what_somebody_else_does_than_the_owner_is_found() -> None:
+    """Though it stands there as the owner would have put it."""
+    store = Store()
+    store.begin(by="control-2")
+    op = Op(v=1, kind="write", segment=SEGMENT, messages=1)
+    store.commit(plan_write_op(TXN, SEGMENT, store.epoch, 7, op, first_in_segment=True), "broker-2")
+    begun, put = store.judge.findings
+    assert "by control-2: " in begun
+    assert begun.endswith("begins by an owner that was succeeded by control-1")
+    assert "by broker-2: " in put
+    assert put.endswith(f"is put, the segment's owner is broker-1, under epoch {store.epoch}")
 
 
 def test_x5_a_sweep_by_a_coordinator_that_was_succeeded_is_found() -> None:
