@@ -166,4 +166,176 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/spark/shared/test_offsets.py::test_an_offset_of_the_other_isolation_is_refused",),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="failed-topic-unheard",
+        rule="rows for a topic that cannot be written fail their task (X1)",
+        section="§10",
+        file="pyspark_txnstore/sink/attempt.py",
+        old=("        for sent in sends:\n            if not sent.cancelled():\n                sent.result()\n"),
+        new="",
+        tests=(
+            "tests/spark/sink/test_sink_runs.py::"
+            "test_x1_rows_for_a_topic_that_cannot_be_written_fail_their_task_though_others_were_sent",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="newest-writer-forgotten",
+        rule="a writer's number that was given lately is not given again (X1)",
+        section="§10",
+        file="pyspark_txnstore/sink/attempt.py",
+        old="        del _writers[next(iter(_writers))]\n",
+        new="        del _writers[writer_id]\n",
+        tests=("tests/spark/sink/test_sink_runs.py::test_a_number_that_was_given_lately_is_remembered_for_longest",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="other-write-taken-for-former",
+        rule="a write of this version is no earlier version's commit of a batch (X1)",
+        section="§10",
+        file="pyspark_txnstore/sink/sink.py",
+        old='return found["outcome"] == "COMMITTED" and Content.parse(found.get("note")) is None',
+        new='return found["outcome"] == "COMMITTED"',
+        tests=(
+            "tests/spark/sink/test_sink_runs.py::test_x1_a_write_of_this_version_under_a_former_name_is_another_one",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="settled-by-the-first-part",
+        rule="one commit among all that were held back is a loss (X2)",
+        section="§10",
+        file="pyspark_txnstore/source/cuts.py",
+        old="        for first in range(0, len(unknown), ASKED_AT_ONCE):\n",
+        new="        for first in (0,):\n",
+        tests=("tests/spark/source/test_settled.py::test_x2_one_commit_among_many_that_were_held_back_is_a_loss",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="name-not-synced",
+        rule="a published version's name is on the disk",
+        section="§10",
+        file="pyspark_txnstore/shared/versioned_folder.py",
+        old="        _sync(self.path)\n",
+        new="",
+        tests=(
+            "tests/spark/shared/test_versioned_folder.py::"
+            "test_a_version_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_counts",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="removed-generation-fails",
+        rule="a generation that goes while it is looked for leaves the one before",
+        section="§10",
+        file="pyspark_txnstore/source/compacted_files.py",
+        old=("            except FileNotFoundError:\n                continue  # removed since it was listed\n"),
+        new=("            except FileNotFoundError:\n                raise\n"),
+        tests=(
+            "tests/spark/source/test_compacted_files.py::"
+            "test_a_generation_that_is_removed_while_it_is_looked_for_leaves_the_one_before",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="cut-with-a-tail",
+        rule="an offset with something behind its cut is damaged (X2)",
+        section="§10",
+        file="pyspark_txnstore/shared/offset_codec.py",
+        old="    if not unpacking.eof or unpacking.unused_data:\n",
+        new="    if not unpacking.eof:\n",
+        tests=("tests/spark/shared/test_offsets.py::test_a_damaged_offset_says_what_is_wrong",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="names-error-ends-query",
+        rule="a query at rest does not end by a question that fails",
+        section="§10",
+        file="pyspark_txnstore/source/idle.py",
+        old=(
+            "            return self._cuts.names_others(self._cut)\n        except TxnError:\n            return True\n"
+        ),
+        new=("            return self._cuts.names_others(self._cut)\n        except TxnError:\n            raise\n"),
+        tests=("tests/spark/source/test_idle_errors.py::test_what_cannot_be_told_is_looked_for",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="lost-watch-tells-nothing",
+        rule="a query at rest takes a cut where its watch is lost",
+        section="§10",
+        file="pyspark_txnstore/source/idle.py",
+        old=("            self._lose(error)\n            return True\n"),
+        new=("            self._lose(error)\n            return False\n"),
+        tests=("tests/spark/source/test_idle_errors.py::test_what_cannot_be_told_is_looked_for",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="one-abort-fails-the-others",
+        rule="one that has committed keeps no other of a failed batch open (X1)",
+        section="§10",
+        file="pyspark_txnstore/sink/sink.py",
+        old=(
+            "    except InvalidTxnState:\n"
+            '        _log.warning("%r failed here and is committed, by another run of it: nothing is '
+            'lost", name)\n'
+        ),
+        new=("    except InvalidTxnState:\n        raise\n"),
+        tests=(
+            "tests/spark/sink/test_sink_runs.py::test_x1_one_that_has_committed_keeps_no_other_of_a_failed_batch_open",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="commit-given-up-early",
+        rule="a batch's commit is asked for again for minutes (X1)",
+        section="§10",
+        file="pyspark_txnstore/sink/sink.py",
+        old="        timeout_s = max(COMMIT_TIMEOUT_S, options.timeout_s)\n",
+        new="        timeout_s = options.timeout_s\n",
+        tests=(
+            "tests/spark/sink/test_sink_runs.py::"
+            "test_x1_a_commit_is_asked_for_again_for_longer_than_a_request_may_take",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="lock-of-the-parent",
+        rule="a child that was forked while its parent opened a client does not hang",
+        section="§10",
+        file="pyspark_txnstore/shared/process_client.py",
+        old="os.register_at_fork(after_in_child=_forked)\n",
+        new="",
+        tests=(
+            "tests/spark/shared/test_process_client.py::"
+            "test_a_child_that_was_forked_amid_an_opening_does_not_wait_for_it",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="offsets-that-went",
+        rule="a checkpoint is read though its query forgets batches meanwhile",
+        section="§10",
+        file="pyspark_txnstore/checkpoint.py",
+        old=("        except FileNotFoundError:\n            continue  # a running query forgets its oldest batches\n"),
+        new=("        except FileNotFoundError:\n            raise\n"),
+        tests=("tests/spark/test_checkpoint.py::test_a_batch_that_the_query_forgets_meanwhile_is_left_out",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="former-unlooked",
+        rule="what an earlier version has committed of a batch is told (X1)",
+        section="§10",
+        file="txnctl/commands/spark.py",
+        old=(
+            '    if outcome != "COMMITTED" and await _outcome_of(cluster, name.former) == '
+            '"COMMITTED":\n'
+            '        return {"transaction": name.former, "outcome": "COMMITTED"}\n'
+        ),
+        new="",
+        tests=(
+            "tests/txnctl/commands/test_careful_commands.py::"
+            "test_x1_a_checkpoint_is_told_with_what_the_sink_has_committed",
+        ),
+        why_tests=NO_SPARK,
+    ),
 )
