@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 CLIENT = "tests/txnclient/"
+LATE = "one seed in some hundreds makes a client hear so late"
 UNTRIED = "the test was made for it, no seed was looked for"
 NO_SPARK = "the simulation has no Spark"
 NO_OPERATOR = "a simulated operator neither repairs nor lists keys"
@@ -160,5 +161,28 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_k7_of_keys_in_several_requests_none_is_idle_while_a_coordinator_is_silent",
         ),
         why_tests=NO_OPERATOR,
+    ),
+    Mutant(
+        name="late-news-of-a-former-topic-believed",
+        rule="a consumer of the next topic of a name goes on when its client hears of the former one's deletion late",
+        section="§8",
+        file="txnclient/consuming/feed.py",
+        old="(directory.known_layout(topic) is not None or heard_late)",
+        new="directory.known_layout(topic) is not None",
+        tests=(
+            f"{CLIENT}test_deleted_topics.py::"
+            "test_a_consumer_of_the_next_topic_goes_on_when_the_end_of_the_former_one_is_heard_behind_its_join",
+        ),
+        why_tests=LATE,
+    ),
+    Mutant(
+        name="own-deletion-taken-for-a-former-one",
+        rule="a consumer is told that its own topic was deleted",
+        section="§8",
+        file="txnclient/consuming/feed.py",
+        old="0 < directory.absent_through(topic) < self._life()",
+        new="0 < directory.absent_through(topic) <= self._life()",
+        tests=(f"{CLIENT}test_deleted_topics.py::test_a_consumer_is_told_that_its_own_topic_was_deleted",),
+        why_tests=LATE,
     ),
 )

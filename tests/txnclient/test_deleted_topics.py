@@ -1,4 +1,5 @@
-"""Producers of topics that are deleted, and made again by the same name, while their client hears nothing."""
+"""Producers and consumers of topics that are deleted, and made again by the same name, while their client hears of it
+late or not at all."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ import asyncio
 import pytest
 
 from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
 from txnwire.errors import TopicNotFound
+from txnwire.proto import txn_pb2 as pb
 
 
 def test_a_client_that_hears_of_the_next_topic_first_sends_nothing_to_it() -> None:
@@ -65,3 +67,56 @@ def test_servers_that_do_not_tell_lives_apart_are_followed_as_before() -> None:
             await producer.send(b"x", key="k")
 
     run(scenario())
+
+
+@pytest.mark.parametrize("type", ["stream", "queue"])
+def test_a_consumer_of_the_next_topic_goes_on_when_the_end_of_the_former_one_is_heard_behind_its_join(
+    type: str,
+) -> None:
+    """Its segments are newer than all that the client knows of the topic, which is at that moment nothing."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            await client.describe_topic(TOPIC)
+            cluster.make_again()
+            path = cluster.topology.active_paths[0]
+            for server in cluster.servers.values():
+                server.assignment = pb.Assignment(topic=TOPIC, epoch=1, segments=[path], life=20)
+            async with client.consumer(TOPIC, "s", type=type) as consumer:
+                tell_absent(cluster, through=10)
+                await until(lambda: client._directory.known_layout(TOPIC) is None)
+                await asyncio.sleep(2.0)
+                cluster.announce()
+                broker = cluster.servers["broker:1"]
+                await until(lambda: any(request.segment == path for _, request in broker.consumers.values()))
+                broker.deliver(path, 0, b"of the next one")
+                assert (await consumer.receive(timeout=5.0)).value == b"of the next one"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("through", "life"), [(30, 20), (20, 20), (0, 20), (10, 0)])
+def test_a_consumer_is_told_that_its_own_topic_was_deleted(through: int, life: int) -> None:
+    """Also by servers that do not say through which revision there is none, or when the subscription was created."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            for server in cluster.servers.values():
+                server.assignment = pb.Assignment(topic=TOPIC, epoch=1, segments=[SEGMENTS[0]], life=life)
+            cluster.owners[SEGMENTS[0]] = ""
+            cluster.announce()
+            async with client.consumer(TOPIC, "s") as consumer:
+                tell_absent(cluster, through=through)
+                with pytest.raises(TopicNotFound):
+                    await consumer.receive(timeout=5.0)
+
+    run(scenario())
+
+
+def tell_absent(cluster: Cluster, *, through: int) -> None:
+    """Push to every follower that the topic does not exist, which was so `through` a revision."""
+    cluster.revision += 1
+    layout = pb.Layout(topic=TOPIC, exists=False, topic_revision=through, revision=cluster.revision)
+    for server in cluster.servers.values():
+        for peer in server.followers:
+            peer.push(pb.Command(layout=layout))

@@ -44,6 +44,8 @@ class ClientDirectory:
         self._disowned = Disowned()
         self._next_seed = random.getrandbits(16)
         self._topics: dict[str, TopicLayout | None] = {}
+        self._absent: dict[str, int] = {}
+        """The revision up to which a followed topic is known not to exist."""
         """Layouts of all followed topics; None: the topic did not exist at the last news."""
         self._not_followed: TxnError | None = None
         """The error of the latest attempt to follow the cluster."""
@@ -113,6 +115,10 @@ class ClientDirectory:
 
     def known_layout(self, topic: str) -> TopicLayout | None:
         return self._topics.get(topic)
+
+    def absent_through(self, topic: str) -> int:
+        """The revision up to which a topic without a layout is known not to exist; 0 if no server has said."""
+        return self._absent.get(topic, 0)
 
     async def layout(self, topic: str, deadline: Deadline) -> TopicLayout:
         """The layout of a topic, which it follows from now on. Raises `TopicNotFound`, `Timeout`."""
@@ -263,6 +269,10 @@ class ClientDirectory:
         if known is not None and revision_of(layout) < known.revision:
             return
         self._topics[layout.topic] = TopicLayout.from_wire(layout) if layout.exists else None
+        if layout.exists:
+            self._absent.pop(layout.topic, None)
+        else:
+            self._absent[layout.topic] = layout.topic_revision
         self.stir()
 
     def stir(self) -> None:

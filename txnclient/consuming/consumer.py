@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic
 
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
+from txnclient.connection.topic_layout import topic_of_segment
 from txnclient.consuming import seeking
 from txnclient.consuming.dead_letters import DeadLetterPolicy, DeadLetters, Services
 from txnclient.consuming.delivered import Delivered, DeliveryOrder, place_of
@@ -171,12 +173,17 @@ class Consumer(Generic[V]):
         )
 
     def _new_feed(self, path: str, window: int, window_bytes: int, terms: pb.Subscribe) -> SubscriptionFeed:
+        life = partial(self._life_of, topic_of_segment(path))
         if self.type == "queue":
             queue = QueueInbox(window, window_bytes=window_bytes)
-            return QueueFeed(self._session, self._receiver, path, queue, terms, self._dead_letters)
+            return QueueFeed(self._session, self._receiver, path, queue, terms, life, self._dead_letters)
         delivered = Delivered(self._order, path)
         inbox = Inbox(window, keeps_holds=True, window_bytes=window_bytes, delivered=delivered)
-        return StreamFeed(self._session, self._receiver, path, inbox, terms)
+        return StreamFeed(self._session, self._receiver, path, inbox, terms, life)
+
+    def _life_of(self, topic: str) -> int:
+        """The revision at which the subscription was created on a topic; 0 before the controller has said."""
+        return max((one.life for one in self._memberships if one.topic == topic), default=0)
 
     def _new_terms(self) -> pb.Subscribe:
         return pb.Subscribe(

@@ -265,10 +265,20 @@ class Feed:
 class SubscriptionFeed(Feed):
     """Feeds one segment of a subscription, and acks its messages."""
 
-    def __init__(self, session: Session, receiver: Receiver, segment: str, inbox: Inbox, terms: pb.Subscribe) -> None:
-        """`terms`: the consumer's subscribe request; the consumer keeps its assignment epoch up to date."""
+    def __init__(
+        self,
+        session: Session,
+        receiver: Receiver,
+        segment: str,
+        inbox: Inbox,
+        terms: pb.Subscribe,
+        life: Callable[[], int],
+    ) -> None:
+        """`terms`: the consumer's subscribe request; the consumer keeps its assignment epoch up to date. `life`: the
+        revision at which the subscription was created, 0 if it is not known."""
         super().__init__(session, receiver, segment, inbox)
         self._terms = terms
+        self._life = life
         self._after_abort = False
         """The feed left its broker because of an abort."""
         self._retiring: tuple[TxnError, Callable[[], None]] | None = None
@@ -310,8 +320,11 @@ class SubscriptionFeed(Feed):
     def _retries(self, error: TxnError) -> bool:
         # Assignments and layouts arrive by different ways: a drained, pruned segment soon leaves the assignment too. A
         # deleted topic has no layout.
-        known = self._session.directory.known_layout(topic_of_segment(self.segment))
-        return isinstance(error, TopicNotFound) and known is not None
+        # ▲ Unless it is an earlier topic of the name, whose deletion this client hears of after it has joined the
+        # subscription of the next one: a consumer that gave up would never get that one's messages.
+        directory, topic = self._session.directory, topic_of_segment(self.segment)
+        heard_late = 0 < directory.absent_through(topic) < self._life()
+        return isinstance(error, TopicNotFound) and (directory.known_layout(topic) is not None or heard_late)
 
     def _on_failed(self, error: TxnError) -> None:
         self.acks.close(for_good(error))  # C6: otherwise they would wait for their timeout

@@ -48,6 +48,11 @@ class ConsumerMembership:
         self._joining = False
 
     @property
+    def life(self) -> int:
+        """The revision at which the subscription was created; 0 before the controller has said."""
+        return self._request.life
+
+    @property
     def topic(self) -> str:
         return self._request.topic
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,11 +32,12 @@ class QueueFeed(SubscriptionFeed):
         segment: str,
         inbox: QueueInbox,
         terms: pb.Subscribe,
+        life: Callable[[], int],
         dead_letters: DeadLetters | None,
     ) -> None:
         self._queue_inbox = inbox
         self._dead_letters = dead_letters
-        super().__init__(session, receiver, segment, inbox, terms)
+        super().__init__(session, receiver, segment, inbox, terms, life)
 
     def aborted(self, revision: int) -> None:
         """Nothing to do: the broker redelivers only the messages acked in it."""
