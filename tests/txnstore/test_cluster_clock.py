@@ -170,3 +170,98 @@ def test_a_guess_ends_with_the_first_stamp_that_somebody_makes() -> None:
     assert other.now_ms(0.5) == 9500
     other.learn(leader.stamp(3.0), 3.0)
     assert other.now_ms(3.0) == pytest.approx(3000, abs=2)
+
+
+def leaping(off_ms: int = 86_400_000) -> tuple[Machine, Machine]:
+    """Who stamps by its own clock, and one who has read a stamp of unknown age before its clock leaps by that much."""
+    leader, late = Machine(), Machine(off_ms)
+    leader.lead(0.0)
+    late.learn(leader.stamp(0.0), 0.001, live=False)
+    late.lead(0.01)
+    return leader, late
+
+
+def test_c11_what_is_recorded_as_the_clock_leaps_has_its_time_by_the_clock_of_behind_it() -> None:
+    _, late = leaping()
+    now_ms = late.now_ms(0.01)
+    assert late.left_ms(now_ms + 60_000, now_ms, 0.01) == 60_000
+
+
+def test_c11_a_leap_that_nobody_was_told_of_ends_with_several_terms_that_told_nobody() -> None:
+    _, late = leaping()
+    late.lead(0.02)
+    late.time.deposed()
+    assert late.now_ms(1.0) == pytest.approx(1000, abs=20)
+    assert late.left_ms(300_000, -1, 1.0) == pytest.approx(299_000, abs=20)
+
+
+def test_c11_a_leap_that_the_store_has_been_told_of_stays_behind_the_term() -> None:
+    _, late = leaping()
+    late.stamp(0.02)
+    late.time.deposed()
+    assert late.now_ms(1.0) == pytest.approx(86_401_000, abs=20)
+    assert late.left_ms(300_000, -1, 1.0) == pytest.approx(299_000, abs=20)
+
+
+def test_c11_who_was_deposed_with_a_stamp_on_its_way_follows_the_next_one_s() -> None:
+    leader, late = leaping()
+    late.time.stamp(*late.clocks(0.02))
+    late.time.deposed()
+    for at_s in (5.0, 10.0):
+        late.learn(leader.stamp(at_s), at_s)
+    assert late.now_ms(11.0) == pytest.approx(11_000, abs=20)
+    late.lead(12.0)
+    assert late.now_ms(12.0) == pytest.approx(12_000, abs=20)
+
+
+def test_c11_who_has_stamped_a_moment_ago_goes_on_from_there_as_it_leads_again() -> None:
+    leader = Machine()
+    leader.lead(0.0)
+    leader.stamp(0.0)
+    leader.off_ms += 5000
+    leader.lead(30.0)
+    assert leader.now_ms(30.0) == 30_000
+
+
+def test_c11_the_first_stamp_of_a_term_is_no_nearer_to_its_own_clock_than_the_time_of_the_term_allows() -> None:
+    leader, successor = Machine(), Machine(MINUTES_10, booted_s=100_000.0)
+    leader.lead(0.0)
+    successor.learn(leader.stamp(0.0), 0.0)
+    successor.lead(10.0)
+    successor.stamp(10.0)
+    assert successor.now_ms(10.0) == pytest.approx(10_000, abs=2)
+
+
+def test_c11_it_moves_back_towards_the_clock_of_who_stamps_as_well() -> None:
+    leader, successor = Machine(), Machine(-MINUTES_10)
+    leader.lead(0.0)
+    successor.learn(leader.stamp(0.0), 0.0)
+    successor.lead(1.0)
+    for number in range(1, 1201):
+        successor.stamp(3.0 * number)
+    assert 3_600_000 - successor.now_ms(3600.0) == pytest.approx(3_600_000 * SLEWED, rel=0.01)
+
+
+def test_c11_a_clock_that_is_behind_the_last_stamp_sets_nothing_back() -> None:
+    """What is open would have as much more time."""
+    leader, late = Machine(), Machine(off_ms=-3_600_000)
+    leader.lead(0.0)
+    late.learn(leader.stamp(0.0), 0.0, live=False)
+    late.lead(1.0)
+    assert late.now_ms(1.0) == pytest.approx(1000, abs=2)
+
+
+def test_c11_what_was_recorded_between_the_oldest_leaps_keeps_its_time_once_they_are_one() -> None:
+    day_s = 86_400.0
+    recorded = []
+    stamp = None
+    for number in range(MOST_LEAPS + 2):
+        at_s = number * day_s
+        machine = Machine()
+        if stamp is not None:
+            machine.learn(stamp, at_s, live=False)
+        machine.lead(at_s)
+        stamp = machine.stamp(at_s)
+        recorded.append(machine.now_ms(at_s + 1.0))
+    for since_ms in recorded:
+        assert machine.left_ms(since_ms + 60_000, since_ms, at_s + 1.0) >= 60_000

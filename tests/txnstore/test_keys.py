@@ -96,3 +96,27 @@ def test_a_watermark_is_no_aborted_record() -> None:
 def test_what_looks_like_a_part_of_a_key_is_a_legal_name() -> None:
     for name in PARTS_OF_KEYS:
         assert validate_name(name, part="name") == name
+
+
+def test_c10_names_that_look_like_what_names_are_written_as_are_told_apart() -> None:
+    texts = ["a/b", "a%2Fb", "a%252Fb", "%", "%41", "A"]
+    assert [keys.txn_name_text(keys.txn_name(text)) for text in texts] == texts
+    assert len({keys.txn_name(text) for text in texts}) == len(texts)
+
+
+@pytest.mark.parametrize("key", [b"/txn/\xff", b"/idx/txn-by-deadline/1/\xff", b"/txn/" + "\u0661".encode()])
+def test_c10_a_key_that_ends_with_no_transaction_is_an_error_of_ours(key: bytes) -> None:
+    with pytest.raises(InvalidArgument):
+        keys.txn_of(key)
+
+
+@pytest.mark.parametrize("digits", ["\u00b2", "\u0661", "", "x", "-1"])
+def test_c10_a_deadline_key_without_a_time_is_an_error_of_ours(digits: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not a deadline key"):
+        keys.deadline_parts(keys.TXN_BY_DEADLINE + f"{digits}/0000-0000000000000001".encode())
+
+
+def test_c10_an_assignment_of_a_topic_named_after_subscriptions_is_its_own() -> None:
+    topic = "subscription/subscription/subscription"
+    for build in (keys.assignment, keys.subscription):
+        assert keys.topic_and_name(build(topic, "subscription")) == (topic, "subscription")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,13 +13,13 @@ from typing import TypeVar
 
 import pytest
 
-from segments.ledger import ledger_files
+from segments.ledger import ledger_files, ledger_reserve
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerUnreadable, Recovered
 from segments.ledger.ledger_reserve import Reserve
 from segments.log.erasing import erase_segment
 from segments.log.retention import Retention
-from segments.log.room import FreeSpace, watermark_of
+from segments.log.room import CLOSE_LOOK_S, EXHAUSTED_BYTES, FreeSpace, watermark_of
 from segments.owner.segment import Segment
 from tests.segments.brokering import Cluster, eventually
 from tests.segments.log.test_erasing import SEGMENT, furnish, names, own
@@ -325,3 +326,89 @@ def test_the_reserve_really_takes_room_and_no_folder_is_made_for_it(tmp_path: Pa
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= MIB
     with pytest.raises(FileNotFoundError):
         Reserve(tmp_path / "unmounted").keep(MIB)
+
+
+def test_c12_a_disk_whose_quota_is_used_up_has_no_room_either(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path)
+    reserve.keep(MIB)
+    with pytest.raises(OSError, match="broken"):
+        reserve.backed(partial(_fail, errno.EDQUOT))()
+    assert not (tmp_path / "reserve").exists(), "it was given up"
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_c12_a_reserve_takes_no_more_than_it_should_and_nothing_where_it_is_half_made(
+    room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_room(fd: int, offset: int, size: int) -> None:
+        os.pwrite(fd, b"half made", offset)
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(ledger_reserve, "MOST_BYTES", MIB)
+    files = len(os.listdir("/proc/self/fd"))
+    if room:
+        Reserve(tmp_path).keep(4 * MIB)
+        assert (tmp_path / "reserve").stat().st_size == MIB
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", out_of_room)
+        with pytest.raises(OSError, match="no space"):
+            Reserve(tmp_path).keep(MIB)
+        assert not (tmp_path / "reserve").exists()
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_c12_what_is_too_little_for_the_next_ledger_counts_as_nothing() -> None:
+    async def scenario() -> None:
+        looked = Looked(EXHAUSTED_BYTES)
+        room = await watched(looked)
+        assert not room.exhausted
+        looked.found = DiskRoom(EXHAUSTED_BYTES - 1, 100 * GIB)
+        room.look()
+        await asyncio.sleep(1.0)
+        assert room.exhausted
+        await room.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("why", ["a write has failed", "too much was admitted"])
+def test_c12_the_disk_is_looked_at_once_more_for_what_happens_during_a_look(why: str) -> None:
+    async def scenario() -> None:
+        looked = Looked(2 * GIB + 10)
+        room = await watched(looked)
+        answered = asyncio.Event()
+        look = looked.room
+
+        async def slow() -> DiskRoom:
+            await answered.wait()
+            return await look()
+
+        looked.room = slow  # type: ignore[method-assign]
+        room.look()
+        await asyncio.sleep(0.01)
+        if why == "a write has failed":
+            room.look()
+        else:
+            room.take(GIB + 11)
+        before = looked.looks
+        answered.set()
+        await asyncio.sleep(2 * CLOSE_LOOK_S)
+        assert looked.looks == before + 2
+        await room.close()
+
+    run(scenario())
+
+
+def test_c12_sends_are_taken_again_soon_though_the_last_look_was_a_moment_ago() -> None:
+    """It was full by what had been admitted, and is not by what is free."""
+
+    async def scenario() -> None:
+        looked = Looked(3 * GIB)
+        room = await watched(looked)
+        room.take(2 * GIB + 1)
+        assert not admits(room)
+        await asyncio.sleep(2 * CLOSE_LOOK_S)
+        assert admits(room)
+        await room.close()
+
+    run(scenario())

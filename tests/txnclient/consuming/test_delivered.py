@@ -12,7 +12,7 @@ from tests.segments.virtual_time import run
 from tests.txnclient.consuming.test_consumer import acks, attached
 from tests.txnclient.consuming.test_inbox import entry
 from tests.txnclient.scripted_server import SEGMENTS, connected, until
-from txnclient.consuming.delivered import FIRST_COMPACTION, Delivered, DeliveryOrder, place_of
+from txnclient.consuming.delivered import FIRST_COMPACTION, LOST_REMEMBERED, Delivered, DeliveryOrder, place_of
 from txnclient.consuming.inbox import Inbox, all_bits
 from txnclient.consuming.message import Message
 from txnwire.errors import InvalidArgument, StoreFull
@@ -152,6 +152,42 @@ def test_p2_what_an_abort_brings_back_is_lost_to_transactions_of_before_and_to_n
             order.check_nothing_lost(10, begun_s=4.0)
         order.check_nothing_lost(10, begun_s=6.0)
     order.check_nothing_lost(1, begun_s=4.0)  # up to what was handed out before it
+
+
+def test_p2_what_an_abort_brings_back_is_lost_to_a_transaction_that_began_as_it_did() -> None:
+    order = DeliveryOrder()
+    order.given_back("a", 1, 5.0)
+    with pytest.raises(txnclient.TxnConflict, match="segment://a"):
+        order.check_nothing_lost(2, begun_s=5.0)
+
+
+def test_p2_what_aborts_have_brought_back_twice_is_lost_from_its_first_message_on() -> None:
+    order = DeliveryOrder()
+    order.given_back("a", 1, 5.0)
+    order.given_back("a", 8, 6.0)
+    with pytest.raises(txnclient.TxnConflict, match="segment://a"):
+        order.check_nothing_lost(2, begun_s=5.5)
+
+
+def test_p2_of_very_many_segments_that_have_left_the_latest_are_remembered() -> None:
+    order = DeliveryOrder()
+    for number in range(LOST_REMEMBERED + 1):
+        order.lost(f"segment {number}", number)
+    order.forget_lost(LOST_REMEMBERED)
+    with pytest.raises(txnclient.TxnConflict, match=f"segment {LOST_REMEMBERED} "):
+        order.check_nothing_lost(LOST_REMEMBERED + 1, begun_s=0.0)
+
+
+def test_p2_what_is_acked_behind_something_that_is_not_takes_no_memory() -> None:
+    delivered = Delivered(DeliveryOrder(), "a")
+    other = Delivered(delivered.order, "b")
+    for number in range(10 * FIRST_COMPACTION):
+        for one in (delivered, other):
+            one.taken(entry(number), [0], 1)
+        if number:
+            delivered.acked({Position(1, number): 1}, cumulative=False)
+    assert len(delivered) <= 3 * FIRST_COMPACTION
+    assert delivered.before(delivered.order.place) is not None
 
 
 def test_p2_a_cumulative_ack_names_each_segment_as_far_as_it_was_handed_out_before() -> None:

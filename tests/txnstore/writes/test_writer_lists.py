@@ -51,3 +51,20 @@ def test_c9_one_more_is_refused() -> None:
 def test_short_lists_stand_as_earlier_versions_read_them() -> None:
     assert pack(ids([1, 2, 3])) == ids([1, 2, 3])
     assert pack(ids(range(MAX_LISTED + 1))) == [f"{0:016x}+{MAX_LISTED + 1:x}"]
+
+
+def test_c9_a_record_of_as_many_writers_as_a_commit_may_list_is_read() -> None:
+    listed = pack(ids(range(MAX_WRITERS)))
+    assert len(numbers(listed)) == MAX_WRITERS
+    assert pack(ids(range(MAX_LISTED))) == ids(range(MAX_LISTED)), "as earlier versions read them"
+
+
+def test_a5_a_writer_is_found_whatever_stands_before_it() -> None:
+    listed = ["0000000000000009", "0000000000000020+4", "0000000000000007"]
+    assert [writer for writer in range(0x30) if holds(listed, writer)] == [7, 9, 0x20, 0x21, 0x22, 0x23]
+
+
+def test_a5_a_list_that_cannot_be_read_fails_its_own_transaction_alone() -> None:
+    for item in ("no writer", "7+", "7+x", ""):
+        with pytest.raises(DataCorrupt, match="in a list of writers"):
+            unpack(["0000000000000009", item])
