@@ -157,9 +157,8 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§6",
         file="txnclient/consuming/acks.py",
         old=(
-            "            if batch.epoch == self._inbox.epoch:  # what is delivered again may be due "
-            "again, by an abort\n"
-            "                self._inbox.acked"
+            "            if batch.epoch == self._inbox.epoch:  # after a rewind the messages are delivered and acked "
+            "again\n                self._inbox.acked"
         ),
         new=("            if True:\n                self._inbox.acked"),
         tests=(CARELESS_ACKS + "test_p2_an_ack_that_is_answered_behind_a_rewind_says_nothing_of_what_has_come_again",),

@@ -305,9 +305,9 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§10",
         file="txnclient/transactions/coordinators.py",
         old=(
-            "        if result is not None:\n            self._session.committed_at(result.revision)\n        # Whoever"
+            "        if result is not None:\n            self._session.committed_at(result.revision)\n        # The first"
         ),
-        new="        # Whoever",
+        new="        # The first",
         tests=(CARELESS_ENDS + "test_a5_whoever_finds_a_name_committed_reads_what_it_has_committed",),
         why_tests="not looked for with seeds",
     ),
@@ -418,8 +418,7 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§8",
         file="txnclient/producing/producer.py",
         old=(
-            "            self._channels.close()  # before what is left fails, which lets go of the "
-            "connection without a word\n"
+            "            self._channels.close()  # before `_fail`, which drops the connection without telling the broker\n"
         ),
         new="            self._channels._unlisten()\n",
         tests=(
