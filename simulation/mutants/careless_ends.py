@@ -305,7 +305,8 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§10",
         file="txnclient/transactions/coordinators.py",
         old=(
-            "        if result is not None:\n            self._session.committed_at(result.revision)\n        # The first"
+            "        if result is not None:\n"
+            "            self._session.committed_at(result.revision)\n        # The first"
         ),
         new="        # The first",
         tests=(CARELESS_ENDS + "test_a5_whoever_finds_a_name_committed_reads_what_it_has_committed",),
@@ -418,7 +419,8 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§8",
         file="txnclient/producing/producer.py",
         old=(
-            "            self._channels.close()  # before `_fail`, which drops the connection without telling the broker\n"
+            "            self._channels.close()  # before `_fail`, which drops the connection without telling the "
+            "broker\n"
         ),
         new="            self._channels._unlisten()\n",
         tests=(
