@@ -8,6 +8,7 @@ from simulation.mutants.mutant import Mutant
 SEVERAL_SEGMENTS = "tests/txnclient/producing/test_several_segments.py::"
 CARELESS_ENDS = "tests/txnclient/test_careless_ends.py::"
 CANCELLED_OPENINGS = "tests/txnclient/test_cancelled_openings.py::"
+SEVERAL_TOPICS = "tests/txnclient/consuming/test_several_topics.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -442,5 +443,15 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                except TxnError as error:",
         tests=(CANCELLED_OPENINGS + "test_c8_a_producer_that_was_fenced_as_it_opened_fences_nobody_in_turn",),
         why_tests="no two of its producers have one name",
+    ),
+    Mutant(
+        name="closing-leaves-one-topic",
+        rule="a consumer of several topics that closes leaves each of them (C5)",
+        section="§8",
+        file="txnclient/consuming/consumer.py",
+        old="answers = [answer for membership in self._memberships if",
+        new="answers = [answer for membership in self._memberships[:1] if",
+        tests=(SEVERAL_TOPICS + "test_c5_a_consumer_of_several_topics_that_closes_leaves_each_of_them",),
+        why_tests="its consumers are of one topic",
     ),
 )
