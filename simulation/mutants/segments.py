@@ -24,13 +24,13 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="an append is acked only behind its sync (L5)",
         section="§7",
         file="segments/log/appender.py",
-        old=("        await writer.sync()\n        self._measures"),
+        old=("        reached = await writer.sync()\n        self._measures"),
         new=(
             "        for item in self._unsynced[:count]:\n"
             "            for waiter in item.admitted.waiters:\n"
             "                waiter.stored(item.position, duplicate=False)\n"
             "            item.admitted.waiters.clear()\n"
-            "        await writer.sync()\n"
+            "        reached = await writer.sync()\n"
             "        self._measures"
         ),
     ),
