@@ -17,7 +17,7 @@ from segments.log.dedup import Dedup
 from segments.log.dedup_turns import snapshot_in_turns
 from segments.log.ledgers import SegmentLog
 from segments.log.measures import Measures
-from segments.log.send_order import AFTER_SYNC, SyncedEntries
+from segments.log.send_order import AFTER_SYNC, APPEND, SyncedEntries
 from segments.log.sending import Item, PipelineEvents, ProducerLine, SendReply
 from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import LogEntry, TailCache
@@ -102,8 +102,8 @@ class Appender:
 
     def advance(self, line: ProducerLine) -> None:
         """Append the ready entries at the head of a producer's line."""
-        items = line.items
-        while items and items[0].may_be_appended:
+        items, stage = line.items, APPEND.needs
+        while items and items[0].durable >= stage:
             if self._rolling:
                 self._stalled[line] = None
                 return

@@ -23,7 +23,7 @@ from segments.log.ledgers import SegmentLog
 from segments.log.measures import Measures
 from segments.log.op_gate import OpGate, Turn
 from segments.log.room import FreeSpace
-from segments.log.send_order import Durable
+from segments.log.send_order import OP
 from segments.log.sending import Budget, IncomingEntry, Item, PipelineEvents, ProducerLine, SendReply
 from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import TailCache
@@ -388,7 +388,7 @@ class Pipeline:
         if first:
             self._index_confirmed(txn_id)
         for item in items:
-            item.durable = Durable.OP
+            item.durable = OP
             if item.admitted.failed:
                 self._op_settled(txn_id, recorded=True)  # an op without an entry: deleted when the transaction ends
         self._advance(items[0].line)
@@ -436,6 +436,6 @@ class Pipeline:
             self._settled(last)
             if last is item:
                 break
-            if last.durable >= Durable.OP and last.entry.txn_id is not None:
+            if last.durable >= OP and last.entry.txn_id is not None:
                 self._op_settled(last.entry.txn_id, recorded=True)
         self._drop_if_unused(item.line)

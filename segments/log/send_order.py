@@ -38,6 +38,11 @@ class Durable(IntEnum):
     """The lease of its broker held after that sync."""
 
 
+NOTHING: Final = Durable.NOTHING
+OP: Final = Durable.OP
+"""Looking up a member of an enum for each entry would cost more than the check."""
+
+
 class SendStep(NamedTuple):
     """One thing that is done with a send. `name`: of the appender's method that does it. `told`: what others learn by
     it. `without`: what breaks if it comes before its stage ▲."""

@@ -6,7 +6,7 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from segments.log.dedup import InFlight
-from segments.log.send_order import APPEND, Durable
+from segments.log.send_order import NOTHING, OP, Durable
 from segments.log.tail_cache import ChunkKey
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -59,12 +59,8 @@ class Item:
         self.admitted = admitted
         self.admitted_s = admitted_s
         self.line = line
-        self.durable = Durable.OP if entry.txn_id is None else Durable.NOTHING
+        self.durable: Durable = OP if entry.txn_id is None else NOTHING
         self.position = EARLIEST
-
-    @property
-    def may_be_appended(self) -> bool:
-        return self.durable >= APPEND.needs
 
 
 class Budget:

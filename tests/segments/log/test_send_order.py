@@ -137,7 +137,7 @@ async def test_l3_an_entry_is_appended_only_behind_its_op_record(memory_cluster:
     txn = await cluster.begin()
     before = served.open_bytes
     store.hold(is_write_op)
-    sent = producer.send_nowait("inside", txn=txn)
+    sent = asyncio.gather(producer.send_nowait("inside", txn=txn), producer.send_nowait("behind it"))
     await eventually(lambda: store.waiting)
     await asyncio.sleep(0.05)
     assert served.open_bytes == before
