@@ -102,8 +102,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what has left etcd for a sidecar is aborted all the same, before the first read",
         section="§6",
         file="segments/owner/take_over.py",
-        old="            buffer.in_sidecar(ledger_id, aborted)",
-        new="            pass",
+        old="        buffer.in_sidecar(ledger_id, aborted)",
+        new="        pass",
         faults="kill a server",
     ),
     Mutant(
