@@ -15,8 +15,8 @@ import msgspec
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import decode_sidecar, encode_sidecar
+from segments.log.dedup_footer import covered_by
 from segments.log.ledger_pages import ListPage, cut
-from segments.log.ledgers import covered_by
 from txnctl.checking import raising
 from txnctl.checking.dropping import SHOWN, Dropping, few
 from txnctl.checking.picture import Picture, take_picture
