@@ -142,6 +142,11 @@ spec:
             fieldRef:
               fieldPath: status.podIP
         {{- include "txnstore.etcdEnv" $root | nindent 8 }}
+        {{- if has "admin" (splitList "," $roles) }}
+        # For `txnctl` in this pod.
+        - name: TXN_URL
+          value: txn://127.0.0.1:{{ $root.Values.ports.client }}
+        {{- end }}
         {{- range $name, $value := $root.Values.settings }}
         - name: {{ printf "TXN_%s" (upper $name) }}
           value: {{ include "txnstore.plain" $value | quote }}

@@ -73,7 +73,7 @@
 {{- end -}}
 {{- end -}}
 {{- range $own.extraEnv -}}
-{{- if or (hasPrefix "TXN_ETCD" .name) (has .name (list "POD_NAME" "POD_IP" "TXN_ROLES" "TXN_ID" "TXN_LISTEN" "TXN_ADVERTISE" "TXN_ADMIN_LISTEN" "TXN_DATA_DIR")) -}}
+{{- if or (hasPrefix "TXN_ETCD" .name) (has .name (list "POD_NAME" "POD_IP" "TXN_ROLES" "TXN_ID" "TXN_LISTEN" "TXN_ADVERTISE" "TXN_ADMIN_LISTEN" "TXN_DATA_DIR" "TXN_URL")) -}}
 {{- fail (printf "%s.extraEnv: the chart sets %s itself" $component .name) -}}
 {{- end -}}
 {{- end -}}
