@@ -11,6 +11,7 @@ from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
 from txnclient import TransactionState
 from txnclient.client import ABORTED_AT_ONCE
+from txnclient.transactions.transaction import transaction_impl
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 
@@ -92,7 +93,7 @@ def test_d2_a_commit_behind_the_deadline_raises_one_thing_whatever_has_failed_in
                 with pytest.raises(raised) as refused:
                     await txn.commit()
                 assert type(refused.value) is raised
-                assert txn.aborting
+                assert transaction_impl(txn).aborting
                 cluster.servers["broker:1"].ignore["end_txn"] = 0
 
     run(scenario())
@@ -401,7 +402,7 @@ def test_a_transaction_whose_begin_was_the_last_answer_of_its_connection_is_anno
             server = cluster.servers[away]
             server.cut_behind["new_txn"] = 1
             txn = await client.begin()
-            assert txn.link.closed
+            assert transaction_impl(txn).link.closed
             await until(lambda: [txn.id] in server.announced, within_s=5.0)
 
     run(scenario())
