@@ -18,8 +18,8 @@ from simulation.clients.life import LoggedLife, beside
 from txnclient.consuming.message import Message
 from txnclient.producing.large_values import send_large
 from txnclient.producing.outgoing import checked
-from txnclient.producing.producer import Producer
-from txnclient.transactions.transaction import Transaction
+from txnclient.producing.producer import Producer, producer_impl
+from txnclient.transactions.transaction import Transaction, transaction_impl
 from txnwire.errors import TxnError
 
 TOPIC = "topic://public/sim/large"
@@ -141,7 +141,9 @@ class LargeLife(LoggedLife[LargeLog]):
                 await self._careless.call(producer.send(data, key=key, txn=txn))
             else:
                 head, overhead = checked(b"", key, None, None)
-                sending = send_large(producer, data, head, overhead, txn, piece_bytes=PIECE_BYTES)
+                sending = send_large(
+                    producer_impl(producer), data, head, overhead, transaction_impl(txn), piece_bytes=PIECE_BYTES
+                )
                 await self._careless.call(sending, weight=3)
             if self._random.random() < 0.2:
                 await asyncio.sleep(self._random.expovariate(1 / 0.3))

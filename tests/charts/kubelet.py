@@ -190,7 +190,11 @@ class Kubelet:
         """What `kubectl exec` would: exit code, and what it printed. While it runs it counts as a part of the pod."""
         command, variables = self.command(pod, words)
         process = await asyncio.create_subprocess_exec(
-            *tied_to_parent(command), env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, stdin=asyncio.subprocess.DEVNULL
+            *tied_to_parent(command),
+            env=variables,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            stdin=asyncio.subprocess.DEVNULL,
         )
         pod.beside.add(process.pid)
         try:

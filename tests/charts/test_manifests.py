@@ -157,7 +157,11 @@ def test_every_port_that_is_named_exists(objects: list[Object]) -> None:
                 backend = path["backend"]["service"]
                 assert backend["port"]["name"] in ports[f"Service/{backend['name']}"]
     for monitor in of_kind(objects, "ServiceMonitor"):
-        watched = [one for one in of_kind(objects, "Service") if selects(monitor["spec"]["selector"], one["metadata"]["labels"])]
+        watched = [
+            one
+            for one in of_kind(objects, "Service")
+            if selects(monitor["spec"]["selector"], one["metadata"]["labels"])
+        ]
         assert watched, name_of(monitor)
         for endpoint in monitor["spec"]["endpoints"]:
             assert all(endpoint["port"] in ports[name_of(one)] for one in watched), name_of(monitor)

@@ -54,14 +54,18 @@ def test_every_values_file_is_linted(case: str) -> None:
 def test_the_schema_knows_every_value_and_no_other() -> None:
     known = {path for path, _, _ in leaves(VALUES, SCHEMA)}
     assert len(known) > 150
-    assert schema_leaves(SCHEMA) - {"global"} - {f"settings.{name}" for name in ServerSettings.model_fields} == known - {"settings"}
+    assert schema_leaves(SCHEMA) - {"global"} - {
+        f"settings.{name}" for name in ServerSettings.model_fields
+    } == known - {"settings"}
 
 
 def schema_leaves(schema: dict[str, Any], path: str = "") -> set[str]:
     found: set[str] = set()
     for name, inner in resolved(schema)["properties"].items():
         known = resolved(inner)
-        found |= schema_leaves(known, f"{path}{name}.") if "properties" in known and not is_open(known) else {path + name}
+        found |= (
+            schema_leaves(known, f"{path}{name}.") if "properties" in known and not is_open(known) else {path + name}
+        )
     return found
 
 

@@ -17,6 +17,9 @@ import txnclient.sync
 from tests.cluster import InProcessCluster
 from tests.segments.virtual_time import run, virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected, until
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.producing.producer import producer_impl
+from txnclient.reading.reader import reader_impl
 from txnclient.sync.bridge import Bridge
 
 CALLS = 50
@@ -94,10 +97,10 @@ CALLS_OF_ALL: dict[str, Callable[[Things], Awaitable[object]]] = {
     "producer.close": lambda on: on.producer.close(),
     "consumer.receive": lambda on: on.consumer.receive(),
     "consumer.receive_many": lambda on: on.consumer.receive_many(2),
-    "consumer.receive_batch": lambda on: on.consumer.receive_batch(1, 1, None),
+    "consumer.receive_batch": lambda on: consumer_impl(on.consumer).receive_batch(1, 1, None),
     "consumer.__anext__": lambda on: on.consumer.__anext__(),
     "consumer.ack": lambda on: on.consumer.ack(on.message),
-    "consumer.ack_nowait": lambda on: _sync(lambda: on.consumer.ack_nowait(on.message)),
+    "consumer.ack_nowait": lambda on: _sync(lambda: consumer_impl(on.consumer).ack_nowait(on.message)),
     "consumer.ack_cumulative": lambda on: on.consumer.ack_cumulative(on.message),
     "consumer.nack": lambda on: on.queue.nack(on.message),
     "consumer.seek": lambda on: on.consumer.seek("earliest"),
@@ -303,7 +306,7 @@ async def test_c6_everybody_who_waits_when_a_consumer_fails_is_told_at_once() ->
         waiting = [asyncio.create_task(consumer.receive(timeout=1000)) for _ in range(20)]
         await asyncio.sleep(1)
         began = cluster.clock.monotonic()
-        consumer._receiver.fail(txnclient.TopicNotFound("gone"))
+        consumer_impl(consumer)._receiver.fail(txnclient.TopicNotFound("gone"))
         await asyncio.wait(waiting)
         assert cluster.clock.monotonic() < began + txnclient.connection.deadlines.FIRST_PAUSE_S / 2
         assert all(isinstance(task.exception(), txnclient.TopicNotFound) for task in waiting)
@@ -337,7 +340,7 @@ async def test_c6_a_loop_ends_with_what_its_consumer_failed_with() -> None:
     """`NotAllowed` passes, of a consumer that lives."""
     async with connected() as (_, client):
         consumer = await client.consumer(TOPIC, "sub")
-        consumer._receiver.fail(txnclient.NotAllowed("the subscription is a queue by now"))
+        consumer_impl(consumer)._receiver.fail(txnclient.NotAllowed("the subscription is a queue by now"))
         with pytest.raises(txnclient.NotAllowed, match="by now") as caught:
             await txnclient.process(consumer, lambda message: None, patience=1e9)
         assert caught.value.fatal
@@ -347,10 +350,10 @@ async def test_c6_a_loop_ends_with_what_its_consumer_failed_with() -> None:
 async def test_c6_failed_and_closed_things_let_the_loop_live() -> None:
     async with connected() as (cluster, client):
         things = await opened(client, cluster.servers["broker:1"])
-        things.reader._receiver.fail(txnclient.DataTrimmed("gone"))
+        reader_impl(things.reader)._receiver.fail(txnclient.DataTrimmed("gone"))
         assert (await called_on(lambda: things.reader.receive(timeout=0)))[0].fatal
         fenced = await client.producer(TOPIC)
-        fenced.fenced(txnclient.ProducerFenced("a newer one"))
+        producer_impl(fenced).fenced(txnclient.ProducerFenced("a newer one"))
         for call in (lambda: fenced.send(b"x"), lambda: fenced.send_many([b"x"])):
             assert (await called_on(call))[-1].fatal
         for thing in things[1:5]:

@@ -13,6 +13,8 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
 from txnclient import TransactionState
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.transactions.transaction import transaction_impl
 
 DEADLINE_S = 3600.0
 """Of the transactions here: whoever waits for it waits for ever."""
@@ -76,7 +78,7 @@ async def test_c1_messages_to_ack_whose_iterator_raises_leave_their_transaction_
 @virtual_time
 async def test_c5_a_begin_that_was_cancelled_is_aborted_once_its_id_is_known() -> None:
     async with connected() as (cluster, client):
-        (await client.begin()).settle_later()
+        transaction_impl(await client.begin()).settle_later()
         await ended(cluster, "ABORTED")
         cluster.states.clear()
         server = server_of(cluster)
@@ -386,8 +388,10 @@ async def test_c5_a_move_to_the_dead_letters_that_is_cut_off_by_closing_leaves_n
         consumer = await client.consumer(
             TOPIC, "workers", type="queue", max_redeliveries=0, dead_letter_topic="topic://public/default/dead"
         )
-        assert consumer._dead_letters is not None  # there is one topic here
-        consumer._dead_letters._policy = replace(consumer._dead_letters._policy, topic=TOPIC)
+        assert consumer_impl(consumer)._dead_letters is not None  # there is one topic here
+        consumer_impl(consumer)._dead_letters._policy = replace(
+            consumer_impl(consumer)._dead_letters._policy, topic=TOPIC
+        )
         await until(lambda: len(server.consumers) == 2)
         server.stall_sends = True
         server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)

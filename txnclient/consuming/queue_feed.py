@@ -15,7 +15,7 @@ from txnclient.consuming.feed import SubscriptionFeed
 from txnclient.consuming.inbox import QueueInbox
 from txnclient.consuming.message import Message
 from txnclient.consuming.receiver import Receiver
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import ConnectionLost, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
@@ -138,7 +138,7 @@ class QueueFeed(SubscriptionFeed):
     # ---- for dead letters -------------------------------------------------------------------------------------------
 
     def ack_nowait(
-        self, messages: Sequence[Message[Any]], txn: Transaction, deadline: Deadline
+        self, messages: Sequence[Message[Any]], txn: TransactionImpl, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
         return self.acks.ack(messages, txn, deadline)
 

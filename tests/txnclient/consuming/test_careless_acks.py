@@ -12,7 +12,9 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.test_consumer import attached
 from tests.txnclient.consuming.test_delivered import in_turn, named
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected, until
+from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.message import Message
+from txnclient.transactions.transaction import impl_of
 from txnwire.protocol import MAX_PERMITS
 
 LEFT, RIGHT = SEGMENTS
@@ -84,7 +86,7 @@ async def test_p2_a_message_of_another_consumer_has_no_place_among_what_this_one
         server, first = await attached(cluster, client)
         for number in range(5):
             server.deliver(LEFT, number, b"x")
-            await until(lambda: first.has_buffered)
+            await until(lambda: consumer_impl(first).has_buffered)
             foreign = await first.receive()
         second = await client.consumer(TOPIC, "sub")
         await until(lambda: len(server.consumers) == 4 and len(server.permits) == 4)
@@ -125,7 +127,7 @@ async def test_c1_an_ack_that_has_not_left_as_its_transaction_aborts_is_told_and
         server, consumer = await attached(cluster, client)
         messages = await one_of_each(server, consumer)
         txn = await client.begin()
-        answers = consumer.ack_nowait(messages, txn=txn)
+        answers = consumer_impl(consumer).ack_nowait(messages, txn=impl_of(txn))
         async with asyncio.timeout(1.0):
             await txn.abort()
         assert len(answers) == 2

@@ -12,6 +12,8 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.transactions.transaction import impl_of
 from txnwire.errors import to_wire
 from txnwire.proto import txn_pb2 as pb
 
@@ -281,10 +283,10 @@ async def test_an_ack_that_was_waiting_for_its_connection_is_not_sent_after_a_se
         server, consumer = await attached(cluster, client)
         server.deliver(LEFT, 0, b"held")
         held = await consumer.receive()
-        feed = consumer._feeds[LEFT]
+        feed = consumer_impl(consumer)._feeds[LEFT]
         server.seeks = 1
         feed._detach()  # as when the connection is lost with the seek
-        (waiting,) = consumer.ack_nowait(held)
+        (waiting,) = consumer_impl(consumer).ack_nowait(held)
         with pytest.raises(txnclient.NotAllowed, match="sought"):
             await waiting
         await until(lambda: feed.attachment)
@@ -300,12 +302,12 @@ async def test_all_acks_that_were_waiting_for_their_connection_are_void_after_a_
         for number in range(3):
             server.deliver(LEFT, number, b"held")
         held = [await consumer.receive() for _ in range(3)]
-        feed, txns = consumer._feeds[LEFT], [await client.begin() for _ in range(2)]
+        feed, txns = consumer_impl(consumer)._feeds[LEFT], [await client.begin() for _ in range(2)]
         server.seeks = 1
         feed._detach()  # as when the connection is lost with the seek
         waiting = []
         for message, txn in zip(held, [None, *txns], strict=True):
-            waiting += consumer.ack_nowait(message, txn=txn)
+            waiting += consumer_impl(consumer).ack_nowait(message, txn=impl_of(txn))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         void = await asyncio.gather(*waiting, return_exceptions=True)
@@ -332,17 +334,17 @@ async def test_acks_of_before_a_seek_are_void_when_the_segment_has_come_back(how
         server.assign(LEFT, RIGHT)
         await until(lambda: LEFT in consumer.segments)
         if attached_first:
-            await until(lambda: consumer._feeds[LEFT].attachment)
+            await until(lambda: consumer_impl(consumer)._feeds[LEFT].attachment)
         txn = await client.begin() if how == "in a transaction" else None
         ack = consumer.ack_cumulative(held) if how == "cumulative" else consumer.ack(held, txn=txn)
         with pytest.raises((txnclient.NotAllowed, txnclient.TxnConflict)) as refused:
             await ack
         assert txn is not None or "sought" in str(refused.value)
-        await until(lambda: consumer._feeds[LEFT].attachment)
+        await until(lambda: consumer_impl(consumer)._feeds[LEFT].attachment)
         if txn is not None:
             await txn.abort()
             await asyncio.sleep(0.1)  # it attaches anew
-        await until(lambda: consumer._feeds[LEFT].attachment)
+        await until(lambda: consumer_impl(consumer)._feeds[LEFT].attachment)
         server.deliver(LEFT, 0, b"held")
         await consumer.ack(await consumer.receive())  # what has come under the new count is acked
         assert len(acks(server)) == 1
@@ -512,7 +514,7 @@ async def test_a_consumer_closed_while_no_controller_answers_leaves_the_next_one
         await asyncio.sleep(30)
         assert second.seen["leave_subscription"] == 2
         (left, _) = [c.leave_subscription for c in second.commands if c.HasField("leave_subscription")]
-        assert (left.consumer, left.incarnation) == (consumer.name, consumer.incarnation)
+        assert (left.consumer, left.incarnation) == (consumer.name, consumer_impl(consumer).incarnation)
 
 
 @virtual_time
@@ -683,7 +685,7 @@ async def test_c8_of_two_consumers_of_one_name_each_is_told_of_its_own() -> None
 
         def assigned(consumer: txnclient.Consumer, epoch: int, *segments: str) -> pb.Command:
             assignment = pb.Assignment(topic=TOPIC, subscription="sub", consumer="one", epoch=epoch)
-            assignment.incarnation = consumer.incarnation
+            assignment.incarnation = consumer_impl(consumer).incarnation
             assignment.segments.extend(segments)
             return pb.Command(assignment=assignment)
 
@@ -742,7 +744,7 @@ async def test_an_abort_looks_at_none_but_its_own_acks() -> None:
             server.deliver(LEFT, number, b"l")
         messages = [await consumer.receive() for _ in range(3)]
         txns = [await client.begin() for _ in range(2)]
-        gate = consumer._feeds[LEFT].acks
+        gate = consumer_impl(consumer)._feeds[LEFT].acks
         link, gate._link = gate._link, None
         acking = [
             asyncio.ensure_future(consumer.ack(message, txn=txn))

@@ -17,6 +17,7 @@ from tests.processes import read_all
 from tests.segments.brokering import eventually
 from tests.txnclient.queueing import TOPIC, force_abort, prepared, received
 from txnclient.connection.deadlines import Deadline
+from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.dead_letters import (
     ORIGIN_MESSAGE_ID,
     ORIGIN_SUBSCRIPTION,
@@ -130,7 +131,7 @@ class CountingHolder:
     def ack_nowait(
         self, messages: Sequence[txnclient.Message], txn: txnclient.Transaction, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
-        return self._consumer.ack_nowait(messages, txn=txn)
+        return consumer_impl(self._consumer).ack_nowait(messages, txn=txn)
 
     def nack_nowait(self, messages: Sequence[txnclient.Message], delay_s: float) -> list[asyncio.Future[None]]:
         return []
@@ -235,9 +236,11 @@ async def test_a_move_whose_transaction_is_aborted_leaves_no_copy_and_is_made_ag
     async with await client.consumer(
         TOPIC, "workers", type="queue", max_redeliveries=0, redelivery_delay=0.0
     ) as consumer:
-        assert consumer._dead_letters is not None
+        assert consumer_impl(consumer)._dead_letters is not None
         services = AbortedOnce(client, after_send=after_send)
-        consumer._dead_letters._policy = replace(consumer._dead_letters._policy, services=services)  # type: ignore[arg-type]
+        consumer_impl(consumer)._dead_letters._policy = replace(
+            consumer_impl(consumer)._dead_letters._policy, services=services
+        )  # type: ignore[arg-type]
         await consumer.nack(await received(consumer, 3))
         async with receiving(consumer):
             found = await dead_letters(client, DEAD, 3)

@@ -12,6 +12,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.test_consumer import acks, attached
 from tests.txnclient.consuming.test_inbox import entry
 from tests.txnclient.scripted_server import SEGMENTS, connected, until
+from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.delivered import FIRST_COMPACTION, LOST_REMEMBERED, Delivered, DeliveryOrder, place_of
 from txnclient.consuming.inbox import Inbox, all_bits
 from txnclient.consuming.message import Message
@@ -197,7 +198,7 @@ async def test_p2_a_cumulative_ack_names_each_segment_as_far_as_it_was_handed_ou
         for number in range(3):
             server.deliver(LEFT, number, b"l%d" % number, b"m%d" % number)
             server.deliver(RIGHT, number, b"r%d" % number)
-            await until(lambda number=number: server.seen["flow"] and consumer.has_buffered)
+            await until(lambda number=number: server.seen["flow"] and consumer_impl(consumer).has_buffered)
         messages = await in_turn(consumer, 9)
         left, right = server.consumer_of(LEFT), server.consumer_of(RIGHT)
         middle = messages[5]
@@ -236,7 +237,7 @@ async def test_p2_an_error_of_one_segment_names_it_and_the_call_may_be_repeated(
 
 
 async def consumer_has(consumer: txnclient.Consumer, segment: str) -> None:
-    await until(lambda: consumer.has_buffered and segment in consumer.segments)
+    await until(lambda: consumer_impl(consumer).has_buffered and segment in consumer.segments)
 
 
 @pytest.mark.parametrize("how", ["leaves", "comes again"])
@@ -258,7 +259,7 @@ async def test_p2_what_was_handed_out_before_and_is_another_s_now_is_passed_over
             rewind = pb.Command(rewind=pb.Rewind(consumer_id=server.consumer_of(LEFT)))
             server.push_to_consumer(LEFT, rewind)
             server.deliver(LEFT, 0, b"l")
-            await until(lambda: consumer.has_buffered)
+            await until(lambda: consumer_impl(consumer).has_buffered)
         right = server.consumer_of(RIGHT)
         txn = await client.begin()
         with pytest.raises(txnclient.TxnConflict, match=LEFT):

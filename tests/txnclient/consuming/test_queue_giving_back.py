@@ -9,6 +9,8 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnclient.queueing import TOPIC, prepared, received
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.transactions.transaction import impl_of
 
 
 async def test_closing_counts_for_what_was_received_and_not_for_what_was_buffered(client: txnclient.Client) -> None:
@@ -112,7 +114,7 @@ async def test_an_ack_that_was_withdrawn_before_it_left_comes_again(client: txnc
     async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
         held = await received(consumer, 2)
         txn = await client.begin()
-        answers = consumer.ack_nowait(held, txn=txn)
+        answers = consumer_impl(consumer).ack_nowait(held, txn=impl_of(txn))
         await txn.abort()
         with pytest.raises(txnclient.InvalidTxnState):
             answers[0].result()

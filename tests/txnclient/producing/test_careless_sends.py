@@ -19,8 +19,10 @@ from txnclient.producing.buffer import Buffer
 from txnclient.producing.bulk import PART_MESSAGES, BulkPart
 from txnclient.producing.large_values import PIECE_BYTES
 from txnclient.producing.outbox import EntryOutbox
+from txnclient.producing.producer import producer_impl
 from txnclient.producing.room import BufferRoom
 from txnclient.producing.untold import MOST_KEPT
+from txnclient.transactions.transaction import impl_of
 from txnclient.transactions.whole import Whole
 from txnwire.errors import StoreFull
 from txnwire.protocol import MAX_VALUE_BYTES
@@ -232,13 +234,13 @@ async def test_c2_a_commit_waits_for_a_bulk_send_between_two_parts() -> None:
         producer = await client.producer(TOPIC)
         txn = await client.begin()
         values = [b"%d" % n for n in range(3 * PART_MESSAGES)]
-        parts = producer.parts([("k", value) for value in values])
+        parts = producer_impl(producer).parts([("k", value) for value in values])
 
         async def pull() -> BulkPart | None:
             await asyncio.sleep(1.0)
             return next(parts, None)
 
-        sending = asyncio.ensure_future(producer.send_pulled(pull, txn=txn))
+        sending = asyncio.ensure_future(producer_impl(producer).send_pulled(pull, txn=impl_of(txn)))
         await until(lambda: server.seen["send"])
         await txn.commit()
         assert len(await sending) == len(values)
@@ -287,7 +289,7 @@ async def test_c2_an_abort_ends_all_that_waits_for_room() -> None:
         _go_on(server)
         await asyncio.gather(first, other)
         assert _values(cluster)[2:] == [b"other"]
-        assert producer._buffer.taken == 0
+        assert producer_impl(producer)._buffer.taken == 0
 
 
 @virtual_time
@@ -465,7 +467,7 @@ async def test_c3_whoever_is_cancelled_as_it_gets_room_takes_none_for_ever() -> 
         await asyncio.gather(*waiting[1:])
         assert waiting[0].cancelled()
         await producer.flush()
-        assert producer._buffer.taken == 0
+        assert producer_impl(producer)._buffer.taken == 0
 
 
 @virtual_time
@@ -729,7 +731,7 @@ async def test_c4_more_failures_than_are_kept_are_told_all_the_same() -> None:
         await until(lambda: sent[-1].done())
         rest = [producer.send_nowait(b"", key="k") for _ in range(5)]
         await until(lambda: rest[-1].done())
-        assert len(producer._untold._failed) == MOST_KEPT
+        assert len(producer_impl(producer)._untold._failed) == MOST_KEPT
         for one in sent:
             assert isinstance(one.exception(), StoreFull)
         with pytest.raises(StoreFull, match="second"):
@@ -860,7 +862,7 @@ async def test_what_is_withdrawn_is_not_taken_for_stored() -> None:
         await server.cut()
         txn = await client.begin()
         producer.send_nowait(b"withdrawn", key="k", txn=txn)
-        await until(lambda: producer._next_sequence_id == 2)
+        await until(lambda: producer_impl(producer)._next_sequence_id == 2)
         await txn.abort()
         assert producer.last_sequence_id == 0
 
@@ -962,7 +964,7 @@ async def test_an_abort_looks_at_none_but_its_own_sends_that_wait_for_room(monke
         assert all(isinstance(one.exception(), txnclient.InvalidTxnState) for one in doomed)
         _go_on(server)
         await asyncio.gather(first, other)
-        assert producer._buffer._asks == {}
+        assert producer_impl(producer)._buffer._asks == {}
 
 
 @virtual_time
@@ -976,8 +978,8 @@ async def test_very_many_sends_get_their_room_some_at_a_time_and_in_order(monkey
         values = [str(number).encode() for number in range(20)]
         waiting = [asyncio.ensure_future(producer.send(value, key="k")) for value in values]
         await asyncio.sleep(0.1)
-        room, given = producer._buffer._room, list[int]()
-        give = producer._buffer._give
+        room, given = producer_impl(producer)._buffer._room, list[int]()
+        give = producer_impl(producer)._buffer._give
 
         def counted() -> None:
             before = len(room)
@@ -988,7 +990,7 @@ async def test_very_many_sends_get_their_room_some_at_a_time_and_in_order(monkey
                     producer.send_nowait(b"past them", key="k")
 
         with monkeypatch.context() as patched:
-            patched.setattr(producer._buffer, "_give", counted)
+            patched.setattr(producer_impl(producer)._buffer, "_give", counted)
             _go_on(server)
             await asyncio.gather(first, *waiting)
         assert max(given) == 3

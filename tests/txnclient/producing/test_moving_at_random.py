@@ -13,6 +13,7 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected, until
+from txnclient.producing.producer import producer_impl
 from txnwire.entry import decode_block
 from txnwire.errors import NotOwner, SequenceGap
 
@@ -161,11 +162,11 @@ async def test_s5_s11_l7_nothing_is_lost_doubled_or_out_of_order_per_key(seed: i
         await asyncio.gather(*writing)
         check_order(cluster, sent)
         check_parents_first(cluster)
-        await until(lambda: producer._channels._routes.layout.epoch == cluster.topology.epoch)
-        assert producer._buffer.taken == 0
-        assert not producer._pending
-        assert not producer._channels._routes.leaving
-        assert len(producer._channels._channels) <= len(cluster.topology.active)
+        await until(lambda: producer_impl(producer)._channels._routes.layout.epoch == cluster.topology.epoch)
+        assert producer_impl(producer)._buffer.taken == 0
+        assert not producer_impl(producer)._pending
+        assert not producer_impl(producer)._channels._routes.leaving
+        assert len(producer_impl(producer)._channels._channels) <= len(cluster.topology.active)
         for entries in cluster.entries.values():
             for entry in entries:
                 decode_block(entry)
@@ -217,5 +218,5 @@ async def test_s5_l6_whatever_runs_out_of_time_or_is_aborted_nothing_is_doubled_
             assert answer.done()
             acked = not answer.cancelled() and answer.exception() is None
             assert stored == 1 or not acked, "lost"
-        assert producer._buffer.taken == 0
-        assert not producer._pending
+        assert producer_impl(producer)._buffer.taken == 0
+        assert not producer_impl(producer)._pending

@@ -15,6 +15,7 @@ from segments.log.dedup import Dedup
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
 from txnclient.producing.large_values import PIECE_BYTES
+from txnclient.producing.producer import producer_impl
 from txnwire.entry import decode_block, parse_metadata, piece_of
 from txnwire.ids import hash_key
 from txnwire.protocol import MAX_VALUE_BYTES
@@ -132,7 +133,7 @@ async def test_s11_nothing_reaches_a_child_before_its_parent_has_answered(stored
             server.drop_stalled()
         cluster.seal(0)
         cluster.split(0, owner="broker:2")
-        await until(lambda: producer._channels._routes.leaving)
+        await until(lambda: producer_impl(producer)._channels._routes.leaving)
         sends += send_all(producer, round_of("c", LOW))
         await asyncio.sleep(3)
         assert opened(cluster.servers["broker:2"]) == []
@@ -411,8 +412,8 @@ async def test_the_buffer_stays_bounded_while_a_segment_is_sealed_and_is_empty_a
         for number, (_key, value) in enumerate(values):
             entry = cluster.entries[ids[number].segment][ids[number].position.entry_id]
             assert decode_block(entry).value(ids[number].index) == value
-        assert producer._buffer.taken == 0
-        assert not producer._pending
+        assert producer_impl(producer)._buffer.taken == 0
+        assert not producer_impl(producer)._pending
 
 
 @virtual_time
@@ -520,7 +521,7 @@ async def test_a7_a_value_in_pieces_whose_segment_is_sealed_is_sent_anew_as_a_wh
         assert [(path, len(one)) for path, one in whole_values(cluster)] == [(segment, len(value))]
         assert whole_values(cluster) == [(segment, value)]
         assert sent.segment == segment
-        assert producer._buffer.taken == 0
+        assert producer_impl(producer)._buffer.taken == 0
 
 
 @virtual_time

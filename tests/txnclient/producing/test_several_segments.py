@@ -13,6 +13,8 @@ from tests.txnclient.producing.test_moving_producer import HIGH, LOW
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
 from txnclient.producing.bulk import PART_MESSAGES, BulkPart
 from txnclient.producing.large_values import PIECE_BYTES
+from txnclient.producing.producer import producer_impl
+from txnclient.transactions.transaction import impl_of
 from txnwire.protocol import MAX_VALUE_BYTES
 
 BOTH = (LOW[0], HIGH[0])
@@ -75,7 +77,7 @@ async def test_c2_a_bulk_send_sends_nothing_more_once_its_transaction_is_abortin
     async with connected() as (cluster, client):
         server = cluster.servers["broker:1"]
         producer = await client.producer(TOPIC)
-        parts = producer.parts([("k", b"%d" % n) for n in range(2 * PART_MESSAGES)])
+        parts = producer_impl(producer).parts([("k", b"%d" % n) for n in range(2 * PART_MESSAGES)])
         given = asyncio.Event()
         given.set()
 
@@ -85,7 +87,7 @@ async def test_c2_a_bulk_send_sends_nothing_more_once_its_transaction_is_abortin
             return next(parts, None)
 
         txn = await client.begin()
-        sending = asyncio.ensure_future(producer.send_pulled(pull, txn=txn))
+        sending = asyncio.ensure_future(producer_impl(producer).send_pulled(pull, txn=impl_of(txn)))
         await until(lambda: server.seen["send"])
         await asyncio.sleep(0.1)
         sent = server.seen["send"]
@@ -122,7 +124,7 @@ async def test_c3_who_waits_for_room_behind_a_piece_that_cannot_be_placed_gets_i
         async with asyncio.timeout(5.0):
             await asyncio.gather(sending, *behind)
         await txn.commit()
-        assert producer._buffer.taken == 0
+        assert producer_impl(producer)._buffer.taken == 0
 
 
 @virtual_time
@@ -194,4 +196,4 @@ async def test_what_was_sent_without_a_key_leaves_nothing_of_its_transaction_beh
                 txn = await client.begin()
                 await producer.send(b"x", txn=txn)
                 await getattr(txn, end)()
-        assert [txn for txn in producer._channels._keyless if txn is not None] == []
+        assert [txn for txn in producer_impl(producer)._channels._keyless if txn is not None] == []

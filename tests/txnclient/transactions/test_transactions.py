@@ -11,6 +11,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
 from txnclient import TransactionState
 from txnclient.client import ABORTED_AT_ONCE
+from txnclient.transactions.transaction import transaction_impl
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 
@@ -83,7 +84,7 @@ async def test_d2_a_commit_behind_the_deadline_raises_one_thing_whatever_has_fai
             with pytest.raises(raised) as refused:
                 await txn.commit()
             assert type(refused.value) is raised
-            assert txn.aborting
+            assert transaction_impl(txn).aborting
             cluster.servers["broker:1"].ignore["end_txn"] = 0
 
 
@@ -354,7 +355,7 @@ async def test_a_transaction_whose_begin_was_the_last_answer_of_its_connection_i
         server = cluster.servers[away]
         server.cut_behind["new_txn"] = 1
         txn = await client.begin()
-        assert txn.link.closed
+        assert transaction_impl(txn).link.closed
         await until(lambda: [txn.id] in server.announced, within_s=5.0)
 
 
