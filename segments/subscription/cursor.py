@@ -10,8 +10,8 @@ Theory of operation:
    always taken: one with room promised, and that of the first unacked entry, or a full cursor could never empty.
 5. On disk (`/cursor/<segment>/<subscription>/<block>`): the record `mark`, a record `<ledger>-<n>` for each block, and
    pages `<ledger>-<n>-<m>` (`segments.subscription.partial_acks`). Each rewrite compares a mod revision ▲ (P11).
-6. The mark is stored first, and the blocks below it are deleted last ▲. After a seek it is the other way round ▲: a mark
-   that moved back must never stand beside older acks.
+6. The mark is stored first, and the blocks below it are deleted last ▲. After a seek it is the other way round ▲: a
+   mark that moved back must never stand beside older acks.
 
 Source: Pulsar's managed-ledger cursor (mark-delete and individually deleted ranges).
 """
