@@ -1,16 +1,31 @@
 """The transaction buffer: decides which entries of one segment a READ_COMMITTED reader may see, as a pure core (DESIGN
-§6).
+§6). All methods are O(1) unless they say otherwise.
 
-    visible(entry)  ⇔  its position ≤ max_read_position  and  not is_aborted(its transaction, its writer)
+Theory of operation:
 
-Publish order is op record → ledger append → ack, so every transactional entry is registered here before it can be read.
-The life of one write, as the segment drives it:
+1. Every transactional entry is registered here before it can be read, because a send is op record → append → ack:
 
-    op_started ──► (op recorded) ──► appended ──► op_finished        acked, or failed after the op was recorded
-         └───────► op_refused                                        the op is definitely not recorded
+       op_started ──► (op recorded) ──► appended ──► op_finished      acked, or failed after the op was recorded
+            └───────► op_refused                                      the op is definitely not recorded
+
+2. A transaction is open here from its first `op_started` until its decision is applied. It *pins* at the position of
+   its first entry: `max_read_position` is the entry before the earliest pin, or the last confirmed entry if there is
+   no pin.
+3. `decided` applies a decision at once, ▲ unless an operation of the transaction is in flight. Then the last of them
+   applies it: otherwise an entry could come behind its own decision, and no reader would know of it.
+4. A commit only removes the pin. An abort first adds (transaction, writer) to the aborted set. A named transaction
+   counts some writers; the others are aborted like a transaction of their own.
+5. So at any moment
+
+       visible(entry)  ⇔  its position ≤ max_read_position  and  not is_aborted(its transaction, its writer)
+
+   and what is visible stays visible.
+6. The durable part follows behind: an aborted record, then the deletion of the op records, then the watermark. ▲ An
+   aborted record is durable before, or with, the deletion of its ops, and the watermark never passes an aborted entry
+   without one. A new owner rebuilds the buffer from these and from the entries behind the watermark.
+7. Once a closed ledger is decided as a whole, its aborted records move from etcd into a sidecar file beside it.
 
 Source: PIP-471 `MetadataTransactionBuffer`; the watermark and the aborted set take the place of PIP-31's snapshots.
-All methods are O(1) unless they say otherwise.
 """
 
 from __future__ import annotations

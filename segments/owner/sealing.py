@@ -1,11 +1,21 @@
 """Seals a segment for a split or a merge, by its owner (DESIGN §8; scenarios S3, S4, S10).
 
-    the topic's record tells of the change ─► hold sends back ─► finish what is in flight ─► close the ledger
-        ─► ▲ seal in `/ledger`, if the record still stands ─► tell the producers ─► the layout has it as sealed: end
-                                                                            └─► given up: go on in a new ledger
+Theory of operation:
 
-Sends wait meanwhile; producers learn only of a seal that stands in `/ledger`. Such a seal may still be taken back until
-the layout lists the segment as sealed: only then do readers learn of its end.
+1. The topic's record has an *intent*: the change, with this segment as a parent. The controller asks the owner to seal,
+   and `seal` first looks whether the record has the change.
+2. Hold sends back. They wait and are not answered ▲: a producer that is refused would go on in the children, while this
+   segment may yet go on here.
+3. Wait until everything in flight is stored or has failed. Open transactions are neither asked nor waited for.
+4. Close the ledger. ▲ Write the seal into `/ledger/<segment>` only if the topic's record is unchanged since it was
+   read, so that a late request of a change that was given up seals nothing. If the change is gone, go on in a new
+   ledger, and admit what was held back.
+5. The seal stands: end every producer with its last stored sequence id, and fail what was held back. Producers continue
+   in the children once the layout has them.
+6. Readers are told nothing yet ▲: the seal may be taken back. Once a layout has the segment as SEALED, the end is
+   final, and readers and consumers are told.
+7. If the change is given up after the seal, `follow` takes the seal back under the same compare, opens a new ledger and
+   admits sends again. Owners do so without being asked.
 """
 
 from __future__ import annotations

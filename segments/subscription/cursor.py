@@ -1,12 +1,18 @@
 """Keeps what a subscription has acked in one segment: a mark-delete position, and bitmaps beyond it. Pure.
 
-Everything at or below the mark-delete position is acked. Beyond it, whole entries are kept by *block* of 4 096
-positions of one ledger, and entries acked in part by message index. Both are bounded: past the bound an ack is refused
-with `Overloaded`, unless room was promised for it. State only grows (P6): repeated or reordered acks change nothing.
+Theory of operation:
 
-On disk (`/cursor/<segment>/<subscription>/<block>`): the record `mark` with the mark-delete position, one record
-`<ledger>-<n>` per block, and pages `<ledger>-<n>-<m>` for what would make that one too large
-(`segments.subscription.partial_acks`). Each is rewritten on its own, comparing its mod revision ▲ (P11).
+1. Everything at or below the *mark-delete position* is acked. It moves up over each run of acked entries behind it.
+2. Beyond it, acks are kept by *block* of 4 096 positions of one ledger: a bitmap of whole entries, and for each entry
+   acked in part a bitmap of its messages.
+3. State only grows, except in a seek (P6): repeated or reordered acks change nothing, and two states merge.
+4. Blocks and entries acked in part are bounded; past the bound an ack is refused with `Overloaded`. ▲ Two acks are
+   always taken: one with room promised, and that of the first unacked entry, or a full cursor could never empty.
+5. On disk (`/cursor/<segment>/<subscription>/<block>`): the record `mark`, a record `<ledger>-<n>` for each block, and
+   pages `<ledger>-<n>-<m>` (`segments.subscription.partial_acks`). Each rewrite compares a mod revision ▲ (P11).
+6. The mark is stored first, and the blocks below it are deleted last ▲. After a seek it is the other way round ▲: a
+   mark that moved back must never stand beside older acks.
+
 Source: Pulsar's managed-ledger cursor (mark-delete and individually deleted ranges).
 """
 

@@ -1,18 +1,24 @@
-"""Chooses the queue consumer for each delivery and redelivery (DESIGN §7, "Dispatch"). Pure.
+"""Chooses the queue consumer for each delivery and redelivery (DESIGN §7, "Dispatch"; §8, "A queue's entries"). Pure.
 
-A queue promises no order, so no message waits behind an open transaction. Every unacked message behind the mark-delete
-position is in one of these places, and stays in none for ever:
+Theory of operation:
 
-    ahead ──► set aside, while its transaction is open ──commit──► due        (abort: passed over)
-      └─────► delivered to one consumer ──ack──► acked, or pending in a transaction ──abort──► due
-                  ▲         └──nack, consumer gone──► (delayed) ──► due
-                  └───────────────────────────────────────────────── due, lowest position first
+1. A queue promises no order, so no message waits behind an open transaction. Every unacked message behind the
+   mark-delete position is in one of these places, and stays in none for ever:
 
-Places are kept as positions or intervals of them, never as data, and their number is bounded: past the bound the queue
-stops reading ahead, which loses nothing. Only the subscription knows whether a message is acked or pending. A place may
-be stale (the message was acked meanwhile), so it is checked when its turn comes.
+       ahead ──► set aside, while its transaction is open ──commit──► due        (abort: passed over)
+         └─────► delivered to one consumer ──ack──► acked, or pending in a transaction ──abort──► due
+                     ▲         └──nack, consumer gone──► (delayed) ──► due
+                     └───────────────────────────────────────────────── due, lowest position first
 
-All pieces of one chunked value go to one consumer, otherwise no consumer could assemble it.
+2. Places are kept as positions or intervals of them, never as data, and their number is bounded: past the bound the
+   queue reads no further ahead, which loses nothing. ▲ Nor does it read further than the cursor has room for acks.
+3. Only the subscription knows whether a message is acked or pending. A place may be stale (the message was acked
+   meanwhile), so it is checked when its turn comes. The outcome of a transaction is asked for then, too.
+4. Consumers take turns, each as long as it has permits. Due entries go first, then those ahead.
+5. All pieces of one chunked value go to one consumer, otherwise no consumer could assemble it.
+6. An ack takes its messages from every place, whoever made it. What ends in another way comes again, with a higher
+   redelivery count: a nack, a refused ack, an aborted transaction, a lost consumer.
+
 Source: Pulsar's `PersistentDispatcherMultipleConsumers` (round robin by permits, replay set, delayed delivery).
 """
 

@@ -1,10 +1,19 @@
 """Group commit: concurrent conditional writes gather while requests are in flight and leave together (DESIGN §4).
 
-A few sender tasks each take the queued commits, send them as one request and repeat it until every member's verdict is
-definite. There is no timer before sending, so a lone caller waits for one round trip. While a request is in flight a
-few commits wait shortly for its answer, or for others: a request of its own costs etcd and this process more than a
-dozen members do. `txnstore.access.grouping` decides what may share a request. One sweep over everything outstanding
-keeps the time limits.
+Theory of operation:
+
+1. `submit` queues a commit and returns a future of its verdict. Each member keeps its own compares and its own verdict.
+2. A few sender tasks each take what is queued, and send it as one etcd transaction of nested transactions. No timer
+   runs before that: a lone commit waits for one round trip. While a request is in flight a few commits wait shortly for
+   its answer, or for others: a request of its own costs etcd and this process more than a dozen members do.
+3. `txnstore.access.grouping` decides which members may share a request ▲: none compares a key that another one writes,
+   and a key has at most one unanswered write.
+4. A request that was answered gives every member its verdict.
+5. A request that was not answered has an unknown fate. The sender repeats it, under a new sending fence ▲: then either
+   the first sending has been applied, or it never will be. The verdict of the repeat is therefore definite.
+6. A request that etcd refuses as a whole is repeated in parts, down to single members, so that a bad one fails alone.
+7. One sweep over everything outstanding keeps the time limits. A member that was never sent fails with
+   `StoreUnavailable`, one that was sent with `OutcomeUnknown`.
 """
 
 from __future__ import annotations
