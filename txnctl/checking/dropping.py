@@ -3,6 +3,9 @@
 `missing` decides what is missing and what can be known of it. This module carries it out, in an order that may be
 interrupted anywhere: headers say that a transaction was dropped, then each segment drops the rest of it, then the lists
 are shortened. A repeated repair finds the headers and goes on.
+
+▲ What an open ledger had is told by the segment's watermark and aborted records alone. They are shortened last, before
+the list: a repetition that found them short would take everything else for whole.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from segments.log.retention import kept_ledgers
 from txnctl.checking.missing import Shortfall, block_within, shortened, shortfalls, torn, within
 from txnctl.checking.picture import Picture
 from txnctl.checking.rewound import OnDisk
+from txnctl.checking.written import WrittenEntry
 from txnstore import keys
 from txnstore.records import ABORTED, REASON_LOST, AbortedRecord, CursorBlock, LedgerInfo, LedgerRecord, Watermark
 from txnwire.errors import DataCorrupt
@@ -37,9 +41,7 @@ class Repairing(Protocol):
     async def listed_sidecar(
         self, segment: str, info: LedgerInfo
     ) -> dict[tuple[TxnId, int | None], Position] | None: ...
-    async def entries(
-        self, segment: str, ledger_id: int, length: int, start: Position
-    ) -> list[tuple[Position, TxnId, int, int]]: ...
+    async def entries(self, segment: str, ledger_id: int, length: int, start: Position) -> list[WrittenEntry]: ...
 
 
 class Dropping:
@@ -111,21 +113,25 @@ class Dropping:
 
     async def shorten(self, segment: str, record: LedgerRecord) -> LedgerRecord:
         """Returns the list as it will be once what is missing has been dropped. ▲ First every other record in etcd that
-        names a missing entry is set to the last remaining one."""
-        short = self.short.get(segment)
-        if not short:
-            return record
+        names a missing entry is set to the last remaining one.
+
+        ▲ Cursors of whole segments too: their marks are written at the end of a repair, behind the lists, so one that
+        was interrupted has left them as they were."""
+        short = self.short.get(segment, [])
         changed = shortened(record, short, now_ms=self._repair.now_ms())
         ledgers = kept_ledgers(changed)
-        await self._shorten_state(segment, ledgers)
         await self._shorten_cursors(segment, ledgers)
+        if not short:
+            return record
         if changed.sealed is not None:
             sealed = within(Position(*changed.sealed), ledgers)
             changed = msgspec.structs.replace(changed, sealed=_pair(sealed))
             await self._shorten_drained(segment, sealed)
         for one in short:
             await self._repair.cut(segment, one.ledger_id, one.found, present=one.present)
-        return await self._shorten_sidecars(segment, changed, [one.ledger_id for one in short])
+        changed = await self._shorten_sidecars(segment, changed, [one.ledger_id for one in short])
+        await self._shorten_state(segment, ledgers)
+        return changed
 
     async def _shorten_sidecars(self, segment: str, record: LedgerRecord, short: list[int]) -> LedgerRecord:
         """▲ Puts what the sidecar of such a ledger lists back into etcd: it lists aborted entries of older ledgers,
@@ -157,7 +163,8 @@ class Dropping:
             if where == segment:
                 left = _pair(within(Position(*mark.position), ledgers))
                 self._picture.marks[where, name] = msgspec.structs.replace(mark, position=left)
-        lengths = {info.ledger_id: info.closed_length or 0 for info in ledgers}
+        # Not of one that is damaged: its length is unknown, and its acks count once it is mended.
+        lengths = {info.ledger_id: info.closed_length for info in ledgers if info.closed_length is not None}
         for (where, subscription), blocks in self._picture.blocks.items():
             for name, block in blocks.items():
                 if where == segment and block.ledger_id in lengths:

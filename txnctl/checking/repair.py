@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.ledger.sidecars import decode_sidecar, encode_sidecar
+from segments.ledger.sidecars import encode_sidecar
 from segments.log.dedup_footer import covered_by
 from segments.log.ledger_pages import ListPage, cut
 from txnctl.checking import raising
@@ -30,18 +30,17 @@ from txnctl.checking.rewound import (
     is_active,
     start_of,
 )
+from txnctl.checking.written import AbortedAt, WrittenEntry, read_sidecar, unlisted_sidecars, written_behind
 from txnctl.process.store_mark import Mark, StoreMark
 from txnstore import keys, records
 from txnstore.access.store_client import StoreClient
 from txnstore.records import ABORTED, OPEN, REASON_ADMIN, AbortedRecord, Incarnation, LedgerInfo, LedgerRecord
 from txnstore.store import Commit, Delete, Put, Read, absent, unchanged_since
 from txnstore.writes.transitions import decide, plan_end
-from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import DataCorrupt, InternalError, NotAllowed
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.ports import Clock, Random
 
-READ_BYTES = 4 * 1024 * 1024
 ADOPTED_AT_ONCE = 1024
 """Ledgers that one commit adds to a list: 170 bytes each at most."""
 REPORT = "repairs.log"
@@ -54,7 +53,6 @@ BEGUN_OLDER = f"{BEGUN_NEWER} (the data folder is no newer than etcd)"
 BEGUN = (BEGUN_NEWER, BEGUN_OLDER)
 
 Finding = tuple[str, str]
-AbortedAt = dict[tuple[TxnId, int | None], Position]
 
 
 class Repair:
@@ -165,9 +163,8 @@ class Repair:
 
     async def _end(self, begun: Incarnation) -> None:
         revision, _ = await self._store.get_many([keys.INCARNATION])
-        self._mark.write(
-            begun, revision, segment_floor=self._floor
-        )  # first: a folder one step ahead is refused, one behind would not be
+        # First: a folder one step ahead is refused, one behind would not be.
+        self._mark.write(begun, revision, segment_floor=self._floor)
         fit = msgspec.structs.replace(begun, raft_lead=await self._store.raft_lead(), repair="")
         await self._put_identity(fit)
         self.find("store", f"fit again, as store {fit.id} (it was {fit.former[-1]})")
@@ -284,7 +281,7 @@ class Repair:
         )
         self._report_ledgers(segment, record, adopted, counted)
         ledgers = await self._dropping.shorten(segment, adopted.record)
-        evidence = await self._unlisted_sidecars(segment, ledgers)
+        evidence = await unlisted_sidecars(self._ledgers, segment, ledgers)
         doomed, lost = await self._reckon(picture, judge, segment, ledgers, evidence)
         # ▲ In this order: remove a sidecar that lacks newly aborted entries, write the complete one, then list it. A
         # remaining old sidecar would be adopted instead, and the records that contradict it would leave etcd.
@@ -306,9 +303,10 @@ class Repair:
         changed = msgspec.structs.replace(ledgers, ledgers=infos)
         if changed != record:
             await self._put_list(segment, len(record.ledgers), changed, picture.ledger_pages.get(segment, []))
-        listed = {info.ledger_id for info in record.ledgers if info.aborted}
+        # ▲ Also one that an interrupted repair took off the list: the next owner would adopt its positions.
+        beside = {*(info.ledger_id for info in record.ledgers if info.aborted), *evidence}
         for info in changed.ledgers:
-            if info.ledger_id in listed and not info.aborted:
+            if info.ledger_id in beside and not info.aborted:
                 await self._ledgers.discard_sidecar(segment, info.ledger_id)
 
     async def _put_list(self, segment: str, stood: int, record: LedgerRecord, pages: list[ListPage]) -> None:
@@ -326,18 +324,9 @@ class Repair:
             record = AbortedRecord(max_position=(position.ledger_id, position.entry_id))
             await self.put(keys.aborted(segment, txn_id, writer), record)
 
-    async def _unlisted_sidecars(self, segment: str, record: LedgerRecord) -> dict[int, AbortedAt]:
-        """Sidecars written beside ledgers after the backup: everything in such a ledger was decided then."""
-        found = {}
-        for info in record.ledgers:
-            if not info.aborted and (raw := await self._ledgers.read_sidecar(segment, info.ledger_id)) is not None:
-                found[info.ledger_id] = decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
-        return found
-
     async def listed_sidecar(self, segment: str, info: LedgerInfo) -> AbortedAt | None:
         """None if it is lost, or there is none."""
-        raw = await self._ledgers.read_sidecar(segment, info.ledger_id) if info.aborted else None
-        return None if raw is None else decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
+        return await read_sidecar(self._ledgers, segment, info.ledger_id) if info.aborted else None
 
     async def _reckon(
         self, picture: Picture, judge: RewoundJudge, segment: str, record: LedgerRecord, evidence: dict[int, AbortedAt]
@@ -356,9 +345,8 @@ class Repair:
         start = decided if not self._dropping.dropped and not lost else EARLIEST
         unknown: dict[TxnId, None] = {}
         for info in record.ledgers:
-            for position, txn_id, writer, messages in await self.entries(
-                segment, info.ledger_id, info.closed_length or 0, start
-            ):
+            written = await self._entries_of(segment, info, start, lost=bool(lost))
+            for position, txn_id, writer, messages in written:
                 if lost or position > decided or txn_id in self._dropping.dropped:
                     reckoning.entry(txn_id, writer, position, messages)
                 if lost and judge.is_unknown(txn_id, writer) and not reckoning.knows(txn_id, writer):
@@ -382,20 +370,22 @@ class Repair:
             self.find("sidecars", f"{segment}: those of ledgers {few(lost)} are lost; etcd tells what they had listed")
         return doomed, lost
 
-    async def entries(
-        self, segment: str, ledger_id: int, length: int, start: Position
-    ) -> list[tuple[Position, TxnId, int, int]]:
-        """(position, transaction, writer, messages) of what transactions wrote behind `start`: for a ledger of 64 MiB a
-        few percent of that."""
-        found = []
-        at = start.entry_id + 1 if ledger_id == start.ledger_id else (length if ledger_id < start.ledger_id else 0)
-        while at < length:
-            for entry_id, entry in await self._ledgers.read(segment, ledger_id, at, length - 1, max_bytes=READ_BYTES):
-                metadata = parse_metadata(entry)
-                if (txn_id := txn_of(metadata)) is not None:
-                    found.append((Position(ledger_id, entry_id), txn_id, metadata.writer, metadata.count))
-                at = entry_id + 1
-        return found
+    async def entries(self, segment: str, ledger_id: int, length: int, start: Position) -> list[WrittenEntry]:
+        """As `written_behind`."""
+        return await written_behind(start, self._ledgers, segment, ledger_id, length)
+
+    async def _entries_of(self, segment: str, info: LedgerInfo, start: Position, *, lost: bool) -> list[WrittenEntry]:
+        """▲ In a closed ledger that is damaged each dropped transaction may have an entry: it is aborted there, too, in
+        case the file is put back. Until then its readers get an error, and the repair goes on for all others. Raises
+        `DataCorrupt` if only the entries could tell what is committed: etcd has gone back, or sidecars are lost."""
+        length = info.closed_length or 0
+        try:
+            return await self.entries(segment, info.ledger_id, length, start)
+        except DataCorrupt:
+            if lost or not self._folder_is_older:
+                raise
+            end = Position(info.ledger_id, length - 1)
+            return [WrittenEntry(end, txn_id, records.NO_WRITER, 0) for txn_id in self._dropping.dropped]
 
     def _report_ledgers(self, segment: str, record: LedgerRecord, adopted: Adopted, counted: dict[int, OnDisk]) -> None:
         if adopted.new:
