@@ -1,7 +1,8 @@
-"""Runs the pods of a rendered chart as processes of this machine: each has a loopback address of its own, and names become addresses.
+"""Runs the pods of a rendered chart as processes of this machine: each has a loopback address of its own, and names
+become addresses.
 
-What of Kubernetes is imitated: commands, arguments and variables with `$(NAME)` expanded, claims and ConfigMaps as folders, a container that
-ends is started again, HTTP probes. Not: images, users, capabilities, limits.
+What of Kubernetes is imitated: commands, arguments and variables with `$(NAME)` expanded, claims and ConfigMaps as
+folders, a container that ends is started again, HTTP probes. Not: images, users, capabilities, limits.
 """
 
 from __future__ import annotations
@@ -190,7 +191,11 @@ class Kubelet:
         """What `kubectl exec` would: exit code, and what it printed. While it runs it counts as a part of the pod."""
         command, variables = self.command(pod, words)
         process = await asyncio.create_subprocess_exec(
-            *tied_to_parent(command), env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, stdin=asyncio.subprocess.DEVNULL
+            *tied_to_parent(command),
+            env=variables,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            stdin=asyncio.subprocess.DEVNULL,
         )
         pod.beside.add(process.pid)
         try:

@@ -28,9 +28,7 @@ def allowed_flows(objects: list[Object]) -> set[Flow]:
 
 
 def ports_of(pod: Object) -> set[int]:
-    return {
-        port["containerPort"] for container in pod["spec"]["containers"] for port in container.get("ports", ())
-    }
+    return {port["containerPort"] for container in pod["spec"]["containers"] for port in container.get("ports", ())}
 
 
 def passes(objects: list[Object], direction: str, pod: Object, other: Object, port: int) -> bool:

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 
 from tests.charts.network import passes
-from tests.charts.rendering import CASES, COMPONENT, Object, name_of, of_kind, pod_templates, render, selects
+from tests.charts.rendering import CASES, COMPONENT, Object, chart, name_of, of_kind, pod_templates, render, selects
 
 OLDEST, NEWEST = "1.30", "1.37"
 OPERATORS_OWN = {"ServiceMonitor", "PrometheusRule"}
@@ -40,8 +40,6 @@ def test_every_object_is_valid_strictly(version: str, monkeypatch: pytest.Monkey
 
 
 def test_the_chart_says_the_oldest_kubernetes_that_is_tested() -> None:
-    from tests.charts.rendering import chart
-
     assert chart().metadata["kubeVersion"] == f">={OLDEST}.0-0"
 
 
@@ -157,7 +155,11 @@ def test_every_port_that_is_named_exists(objects: list[Object]) -> None:
                 backend = path["backend"]["service"]
                 assert backend["port"]["name"] in ports[f"Service/{backend['name']}"]
     for monitor in of_kind(objects, "ServiceMonitor"):
-        watched = [one for one in of_kind(objects, "Service") if selects(monitor["spec"]["selector"], one["metadata"]["labels"])]
+        watched = [
+            one
+            for one in of_kind(objects, "Service")
+            if selects(monitor["spec"]["selector"], one["metadata"]["labels"])
+        ]
         assert watched, name_of(monitor)
         for endpoint in monitor["spec"]["endpoints"]:
             assert all(endpoint["port"] in ports[name_of(one)] for one in watched), name_of(monitor)
