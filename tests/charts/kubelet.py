@@ -67,6 +67,12 @@ class RunningPod:
         (found,) = [port["containerPort"] for port in self.container["ports"] if port["name"] == name]
         return int(found)
 
+    def signal(self, number: int) -> None:
+        """Raises `RuntimeError` while it does not run."""
+        if self.process is None:
+            raise RuntimeError(f"{self.name} does not run")
+        self.process.send_signal(number)
+
     def probe(self, which: str) -> bool:
         """Asks what the kubelet would ask. Blocks."""
         asked = self.container[which]["httpGet"]
