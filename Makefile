@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants mutate scenarios sustained copy-test chaos docs wheels bench bench-spark clean help
+.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants mutate chart scenarios sustained copy-test chaos docs wheels bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -65,6 +65,8 @@ check: setup     ## format, lint, types, import contracts, generated code fresh
 	@$(BIN)/python tools/generate_proto.py --check
 	@$(BIN)/python tools/generate_sync.py --check
 	@$(BIN)/python tools/generate_scenarios.py --check
+	@$(BIN)/python tools/generate_dashboards.py --check
+	@$(BIN)/python tools/generate_chart_readme.py --check
 
 format: setup    ## put the code into shape
 	@$(BIN)/ruff format .
@@ -113,6 +115,10 @@ docs: $(VENV)/site/bin/mkdocs  ## the documentation as a site, in build/site; a 
 
 wheels: setup    ## the distributions, in dist: txnstore-client for programs and Spark jobs, txnstore for servers and txnctl
 	@$(BIN)/python tools/build_wheels.py dist
+
+chart: setup     ## the chart's dashboards, and its README from its values
+	@$(BIN)/python tools/generate_dashboards.py
+	@$(BIN)/python tools/generate_chart_readme.py
 
 scenarios: setup ## docs/scenarios.md from the ids in the tests, and what docs/testing.md counts
 	@$(BIN)/python tools/generate_scenarios.py

@@ -1,7 +1,8 @@
-"""Runs the pods of a rendered chart as processes of this machine: each has a loopback address of its own, and names become addresses.
+"""Runs the pods of a rendered chart as processes of this machine: each has a loopback address of its own, and names
+become addresses.
 
-What of Kubernetes is imitated: commands, arguments and variables with `$(NAME)` expanded, claims and ConfigMaps as folders, a container that
-ends is started again, HTTP probes. Not: images, users, capabilities, limits.
+What of Kubernetes is imitated: commands, arguments and variables with `$(NAME)` expanded, claims and ConfigMaps as
+folders, a container that ends is started again, HTTP probes. Not: images, users, capabilities, limits.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ class RunningPod:
     def port(self, name: str) -> int:
         (found,) = [port["containerPort"] for port in self.container["ports"] if port["name"] == name]
         return int(found)
+
+    def signal(self, number: int) -> None:
+        """Raises `RuntimeError` while it does not run."""
+        if self.process is None:
+            raise RuntimeError(f"{self.name} does not run")
+        self.process.send_signal(number)
 
     def probe(self, which: str) -> bool:
         """Asks what the kubelet would ask. Blocks."""

@@ -19,7 +19,7 @@ EVERYTHING: dict[str, Any] = {
     "backup": {"enabled": True},
     "defragmentation": {"enabled": True},
     "broker": {"persistence": {"accessMode": "ReadWriteMany"}, "autoscaling": {"enabled": True}},
-    "coordinator": {"autoscaling": {"enabled": True, "podMetrics": {"pulsar_txn_active_count": "8000"}}},
+    "coordinator": {"autoscaling": {"enabled": True, "podMetrics": {"txnstore_transactions_active": "8000"}}},
     "ingress": {"enabled": True, "hosts": ["txnstore.example.com"]},
     "serviceMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},

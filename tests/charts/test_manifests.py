@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 
 from tests.charts.network import passes
-from tests.charts.rendering import CASES, COMPONENT, Object, name_of, of_kind, pod_templates, render, selects
+from tests.charts.rendering import CASES, COMPONENT, Object, chart, name_of, of_kind, pod_templates, render, selects
 
 OLDEST, NEWEST = "1.30", "1.37"
 OPERATORS_OWN = {"ServiceMonitor", "PrometheusRule"}
@@ -40,8 +40,6 @@ def test_every_object_is_valid_strictly(version: str, monkeypatch: pytest.Monkey
 
 
 def test_the_chart_says_the_oldest_kubernetes_that_is_tested() -> None:
-    from tests.charts.rendering import chart
-
     assert chart().metadata["kubeVersion"] == f">={OLDEST}.0-0"
 
 

@@ -1,4 +1,4 @@
-"""The chart's command lines, run: a release of rendered pods, as processes, that serves and is tested as `helm test` does."""
+"""The chart's command lines, run: rendered pods as processes, which serve and pass the program of `helm test`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.charts.kubelet import Kubelet, connections, running_release, sockets
 from tests.charts.network import Flow, allowed_flows
 from tests.charts.rendering import notes, render
+from txnctl.cli import app
 
 pytestmark = pytest.mark.process
 
@@ -22,6 +24,7 @@ SEPARATE: dict[str, Any] = {
     "coordinator": {"replicas": 1},
     "controller": {"replicas": 1},
     "broker": {"replicas": 2, "persistence": {"accessMode": "ReadWriteMany"}},
+    "backup": {"enabled": "backup" in {getattr(one.callback, "__name__", "") for one in app.registered_commands}},
     "defragmentation": {"enabled": True},
 }
 TOPIC = "topic://public/charts/orders"
@@ -70,12 +73,28 @@ async def test_pods_of_the_chart_serve_and_open_just_the_flows_that_its_policies
         (test,) = release.of("test")
         assert await release.run(test) == 0, test.log
         assert "is committed and read" in test.log
-        (defragmentation,) = release.of("defragmentation")
-        assert await release.run(defragmentation) == 0, defragmentation.log
+        await run_defragmentation(release, seen)
+        for job in release.of("backup"):
+            assert await release.run(job) == 0, job.log
         await run_in_pods(release)
         watching.cancel()
         assert {pod.name: pod.restarts for pod in release.served if pod.restarts > 2} == {}
     assert seen == allowed_flows(objects)
+
+
+async def run_defragmentation(release: Kubelet, seen: set[Flow]) -> None:
+    """The first member stands still until the connection was seen, which otherwise lasts for milliseconds."""
+    (job,) = release.of("defragmentation")
+    (member, *_) = release.of("etcd")
+    member.signal(signal.SIGSTOP)
+    running = asyncio.create_task(release.run(job))
+    try:
+        async with asyncio.timeout(30):
+            while not any(flow.source == job.component for flow in seen):
+                await asyncio.sleep(0.01)
+    finally:
+        member.signal(signal.SIGCONT)
+    assert await running == 0, job.log
 
 
 async def run_in_pods(release: Kubelet) -> None:

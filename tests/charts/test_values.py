@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,8 @@ import yaml
 from helm_python.chart import lint
 
 from tests.charts.rendering import CASES, CHART, ROOT, Object, chart, pod_templates, render
+from txnctl.metrics.catalogue import catalogue
+from txnctl.metrics.metric import MetricKind
 from txnctl.process.settings import ServerSettings, load
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
@@ -152,6 +156,11 @@ def test_servers_tell_others_an_address_that_is_theirs_alone(monkeypatch: pytest
     }
 
 
+def test_an_address_of_ipv6_is_told_in_brackets() -> None:
+    coordinator, *_ = [one for one in server_pods({"listenHost": "[::]"}) if one["name"] == "coordinator"]
+    assert {"--listen=[::]:6650", "--advertise=[$(POD_IP)]:6650"} <= set(coordinator["args"])
+
+
 def test_an_external_etcd_is_reached_over_tls_as_a_user() -> None:
     for container in server_pods(CASES["values-external-etcd.yaml"]):
         found = {one["name"]: one.get("value") or one["valueFrom"] for one in container["env"]}
@@ -168,7 +177,12 @@ def test_alerts_of_the_chart_are_those_of_the_operations_page() -> None:
 
 
 def test_the_versions_are_those_of_the_distribution() -> None:
-    import tomllib
-
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert chart().metadata["version"] == chart().metadata["appVersion"] == version
+
+
+def test_metrics_that_pods_are_scaled_by_are_gauges_of_theirs() -> None:
+    shown = re.findall(r"`(\w+): \"\d+\"`", (CHART / "values.yaml").read_text())
+    gauges = {one.name for one in catalogue() if one.kind is MetricKind.GAUGE}
+    assert shown
+    assert set(shown) <= gauges

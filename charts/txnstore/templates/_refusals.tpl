@@ -7,6 +7,9 @@
 {{- if and (gt $many 1) (ne $broker.persistence.accessMode "ReadWriteMany") -}}
 {{- fail (printf "broker: %d brokers share one data folder, which %s does not let them mount: set broker.persistence.accessMode to ReadWriteMany, or run one broker" $many $broker.persistence.accessMode) -}}
 {{- end -}}
+{{- if and .Values.backup.enabled (eq $broker.persistence.accessMode "ReadWriteOncePod") -}}
+{{- fail "backup.enabled: a backup reads the brokers' claim, and ReadWriteOncePod is for one pod alone; set broker.persistence.accessMode to ReadWriteOnce" -}}
+{{- end -}}
 {{- if and .Values.etcd.enabled .Values.externalEtcd.endpoints -}}
 {{- fail "externalEtcd.endpoints: the release has an etcd of its own; set etcd.enabled to false to use the external one" -}}
 {{- end -}}
