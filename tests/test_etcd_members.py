@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from simulation.clients.plan import Plan
+from simulation.clients.recorder import Recorder
 from simulation.judges.checker import check
 from simulation.workloads import workload
-from simulation.workloads.recorder import Recorder
-from simulation.workloads.workload import ClientLife, Drain, Plan
+from simulation.workloads.workload import ClientLife, Drain
 from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from tests.process.chaos.works import real_ports

@@ -1,13 +1,14 @@
 """Appends to a segment's log: in order, one sync for all gathered entries, a fence check, and only then the acks.
 
-One loop per segment; one sync serves all entries appended during the previous sync. The loop also rolls a full ledger,
-and renews the dedup snapshot beside the open one.
+One loop per segment; one sync serves all entries appended during the previous sync. `segments.log.send_order` lists the
+steps and what each needs; here is how each is done. The loop also rolls a full ledger, and renews the dedup snapshot
+beside the open one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -16,6 +17,7 @@ from segments.log.dedup import Dedup
 from segments.log.dedup_turns import snapshot_in_turns
 from segments.log.ledgers import SegmentLog
 from segments.log.measures import Measures
+from segments.log.send_order import AFTER_SYNC, APPEND, SyncedEntries
 from segments.log.sending import Item, PipelineEvents, ProducerLine, SendReply
 from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import LogEntry, TailCache
@@ -52,10 +54,12 @@ class Appender:
         self._ledgers = ledgers
         self._buffer = buffer
         self._dedup = dedup
-        self._cache = cache
+        self._tail = cache
         self._measures = measures
         self._events = events
         self._settled = settled
+        self._after_sync = [(step, getattr(self, f"_{step.name}")) for step in AFTER_SYNC]
+        """The steps of `send_order`, each with the method that carries it out."""
         self._unsynced: list[Item] = []
         self._stalled: dict[ProducerLine, None] = {}
         self._rolling = False
@@ -98,8 +102,8 @@ class Appender:
 
     def advance(self, line: ProducerLine) -> None:
         """Append the ready entries at the head of a producer's line."""
-        items = line.items
-        while items and items[0].ready:
+        items, stage = line.items, APPEND.needs
+        while items and items[0].durable >= stage:
             if self._rolling:
                 self._stalled[line] = None
                 return
@@ -141,36 +145,54 @@ class Appender:
         if writer is None:
             raise NotOwner(f"{self._segment} has no open ledger here any more")
         count = len(self._unsynced)
+        batch = SyncedEntries(self._unsynced[:count])
         asked_s = self._clock.monotonic()
-        await writer.sync()
+        reached = await writer.sync()
         self._measures.ledger_sync.observe(self._clock.monotonic() - asked_s)
+        batch.synced(writer.ledger_id, reached)
         if self._stopped or not self._events.may_ack():
             raise NotOwner(f"{self._segment}: its broker's lease may have expired, look up the owner again")
-        batch = self._unsynced[:count]
+        batch.owned()
         del self._unsynced[:count]
-        self._confirm(batch)
+        for step, carry_out in self._after_sync:
+            batch.expect(step)
+            carry_out(batch.items)
 
-    def _confirm(self, batch: list[Item]) -> None:
-        """▲ Only here, after the sync and the fence check, does an entry become visible or acked (L5)."""
+    # ---- the steps of `send_order.AFTER_SYNC` -----------------------------------------------------------------------
+
+    def _confirm(self, items: Sequence[Item]) -> None:
+        self._buffer.confirmed(items[-1].position)
+
+    def _cache(self, items: Sequence[Item]) -> None:
+        add = self._tail.add
+        for item in items:
+            entry = item.entry
+            add(LogEntry(item.position, entry.data, entry.messages, entry.txn_id, entry.writer, entry.chunk))
+
+    def _ack(self, items: Sequence[Item]) -> None:
         now_s, measures = self._clock.monotonic(), self._measures
         messages_before, bytes_before = measures.messages_stored, measures.bytes_stored
-        self._buffer.confirmed(batch[-1].position)
-        for item in batch:
+        for item in items:
             entry, position = item.entry, item.position
-            self._cache.add(LogEntry(position, entry.data, entry.messages, entry.txn_id, entry.writer, entry.chunk))
             for waiter in self._dedup.stored(item.admitted, position, now_s):
                 waiter.stored(position, duplicate=False)
             self._settled(item)
             measures.publish.observe(now_s - item.admitted_s)
             measures.messages_stored += entry.messages
             measures.bytes_stored += len(entry.data)
-            if entry.txn_id is not None and (applied := self._buffer.op_finished(entry.txn_id)) is not None:
-                self._events.applied(applied)
-        self.stored += len(batch)
+        self.stored += len(items)
         self.stored_messages += measures.messages_stored - messages_before
         self.stored_bytes += measures.bytes_stored - bytes_before
-        measures.entries_stored += len(batch)
-        self._checkpoint_due -= len(batch)
+        measures.entries_stored += len(items)
+        self._checkpoint_due -= len(items)
+
+    def _apply(self, items: Sequence[Item]) -> None:
+        for item in items:
+            txn_id = item.entry.txn_id
+            if txn_id is not None and (applied := self._buffer.op_finished(txn_id)) is not None:
+                self._events.applied(applied)
+
+    def _wake(self, items: Sequence[Item]) -> None:
         self._events.confirmed()
 
     # ---- requests of housekeeping -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Joins the ledgers of one segment to one log: take-over, rolling, sealing, trimming, reading (DESIGN §6, §7).
 
-`segments.log.ledger_list` reads and rewrites the list in `/ledger/<segment>`. Ledger ids count up; a take-over always
-opens a new ledger, so a position is never used twice.
+`segments.log.ledger_list` reads and rewrites the list in `/ledger/<segment>`; `segments.log.positions` counts entries.
+Ledger ids count up, and a take-over always opens a new ledger, so a position is never used twice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -18,9 +17,11 @@ from segments.ledger.ledger import LedgerStore, LedgerWriter, Recovered
 from segments.ledger.ledger_evidence import expect_made
 from segments.ledger.publish_times import PublishTimes
 from segments.ledger.sidecars import decode_sidecar, encode_sidecar
+from segments.log.dedup_footer import decode_footer, encode_footer
 from segments.log.ledger_folder import expect_evidence, expect_last
 from segments.log.ledger_list import LedgerList
 from segments.log.ledger_pages import PAGE_LEDGERS
+from segments.log.positions import LogPositions
 from segments.log.retention import kept_ledgers
 from txnstore.records import LedgerInfo, LedgerRecord
 from txnstore.store import KeyValue, MetadataStore
@@ -31,29 +32,6 @@ from watchers.visibility import AbortedKey
 FIRST_LEDGER_ID = 1
 DELETED_AT_ONCE: Final = 1024
 """Ledgers whose files are deleted before the list forgets them."""
-
-
-class DedupFooter(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """The footer's payload: `dedup` is the cumulative snapshot of everything up to entry `entries` - 1 of the ledger.
-
-    Beside an open ledger it is a checkpoint; beside a closed one `entries` is its length."""
-
-    v: int = 1
-    ledger_id: int
-    entries: int
-    dedup: bytes
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(DedupFooter).decode
-
-
-def covered_by(footer: bytes, where: str) -> int:
-    """How many entries of its ledger a footer covers. Raises `DataCorrupt`."""
-    try:
-        return _decode(footer).entries
-    except msgspec.DecodeError as error:
-        raise DataCorrupt(f"{where}: {error}") from error
 
 
 class SegmentLog:
@@ -80,18 +58,13 @@ class SegmentLog:
         self._store = store
         self._list = LedgerList(store, segment, epoch=epoch, page_ledgers=page_ledgers)
         self._record = LedgerRecord(ledgers=[])
-        self._ids: list[int] = []
-        self._lengths: dict[int, int] = {}
-        self._before: list[int] = [0]
-        """For each kept ledger: the number of entries in the kept ledgers before it."""
+        self._positions = LogPositions()
         self.times = PublishTimes()
         self.writer: LedgerWriter | None = None
         self._abandoned: LedgerWriter | None = None
         self.ended = False
         """Whether the topic's layout lists the segment as sealed; the broker sets it, for ever."""
         self._last_confirmed = EARLIEST
-        self._floor = EARLIEST
-        """The position before the first one kept."""
 
     @property
     def record(self) -> LedgerRecord:
@@ -124,7 +97,7 @@ class SegmentLog:
     @property
     def entries(self) -> int:
         """Number of confirmed entries in the kept ledgers."""
-        return self._rank(self.last_confirmed)
+        return self._positions.rank(self.last_confirmed)
 
     async def take_over(self) -> None:
         """Fence and close the ledgers that an earlier owner left open, then open a new one.
@@ -245,7 +218,7 @@ class SegmentLog:
             raise SegmentSealed(f"{self._segment} has no open ledger")
         closed = await writer.close(footer)
         self._last_confirmed = self.last_confirmed
-        self._lengths[writer.ledger_id] = closed.entries
+        self._positions.closed(writer.ledger_id, closed.entries)
         self.writer = None
         info = msgspec.structs.replace(
             self._record.ledgers[-1],
@@ -410,7 +383,7 @@ class SegmentLog:
 
     @staticmethod
     def footer(ledger_id: int, entries: int, dedup: bytes) -> bytes:
-        return _encode(DedupFooter(ledger_id=ledger_id, entries=entries, dedup=dedup))
+        return encode_footer(ledger_id, entries, dedup)
 
     async def last_footer(self) -> tuple[Position, bytes | None]:
         """The last position that the newest dedup snapshot covers, and the snapshot; `(EARLIEST, None)` for none."""
@@ -419,73 +392,38 @@ class SegmentLog:
                 continue
             raw = await self._ledger_store.read_footer(self._segment, info.ledger_id)
             if raw is not None:
-                footer = self._decode_footer(raw, info)
+                footer = decode_footer(raw, info, self._segment)
                 return Position(info.ledger_id, footer.entries - 1), footer.dedup
         return EARLIEST, None
 
-    def _decode_footer(self, raw: bytes, info: LedgerInfo) -> DedupFooter:
-        where = f"footer of ledger {info.ledger_id} of {self._segment}"
-        try:
-            footer = _decode(raw)
-        except msgspec.DecodeError as error:
-            raise DataCorrupt(f"{where}: {error}") from error
-        if footer.v != 1 or footer.ledger_id != info.ledger_id or not 0 <= footer.entries <= (info.closed_length or 0):
-            raise DataCorrupt(
-                f"{where}: version {footer.v} over {footer.entries} entries of ledger {footer.ledger_id}, expected "
-                f"version 1 over at most {info.closed_length} entries of ledger {info.ledger_id}"
-            )
-        return footer
+    # ---- positions, reading -----------------------------------------------------------------------------------------
 
     def next_after(self, position: Position) -> Position:
         """The position after `position`: that of an existing entry, or of the next append. From a trimmed position it
         leads to the first kept one."""
-        ledger_id, entry_id = position = max(position, self._floor)
-        length = self._lengths.get(ledger_id)
-        if length is not None and (length < 0 or entry_id + 1 < length):
-            return Position(ledger_id, entry_id + 1)
-        for index in range(bisect_right(self._ids, ledger_id), len(self._ids)):
-            if self._lengths[self._ids[index]] != 0:
-                return Position(self._ids[index], 0)
-        if self.sealed or not self._ids or (entry_id < 0 and ledger_id > self._ids[-1]):
-            # ▲ The last case: `position` lies before the start of a ledger that is not listed yet, as the log rolls.
-            # Return its first position: a caller that repeats this meanwhile must not skip that ledger.
-            return Position(ledger_id, entry_id + 1)
-        return Position(max(self._ids[-1], ledger_id) + 1, 0)
+        return self._positions.next_after(position, sealed=self.sealed)
 
     def contains(self, position: Position) -> bool:
         """Whether there is a confirmed entry at `position`."""
-        length = self._lengths.get(position.ledger_id)
+        length = self._positions.length(position.ledger_id)
         if length is None or position.entry_id < 0:
             return False
         return position.entry_id < length if length >= 0 else position <= self.last_confirmed
 
     def entries_between(self, low: Position, high: Position) -> int:
         """The number of entries in (low, high]."""
-        return self._rank(high) - self._rank(low)
+        return self._positions.rank(high) - self._positions.rank(low)
 
     def nth(self, index: int) -> Position:
         """The position of the entry with `index` entries before it."""
-        at = max(0, bisect_right(self._before, index) - 1)
-        while at < len(self._ids):
-            length = self._lengths[self._ids[at]]
-            if length < 0 or index - self._before[at] < length:
-                return Position(self._ids[at], index - self._before[at])
-            at += 1
-        return self.next_after(self.last_confirmed)
-
-    def _rank(self, position: Position) -> int:
-        """The number of kept entries at or below `position`."""
-        at = bisect_left(self._ids, position.ledger_id)
-        if at < len(self._ids):
-            return self._before[at] + (position.entry_id + 1 if self._ids[at] == position.ledger_id else 0)
-        return self._before[-1] + self._lengths[self._ids[-1]] if self._ids else 0
+        return self._positions.nth(index) or self.next_after(self.last_confirmed)
 
     async def read(self, first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
         """At least one entry from `first`, which exists, up to `last` at most, all of one ledger.
 
         ▲ Never beyond the closed length. Raises `DataCorrupt`, `InvalidArgument`."""
         ledger_id = first.ledger_id
-        length = self._lengths.get(ledger_id)
+        length = self._positions.length(ledger_id)
         if length is None:
             raise InvalidArgument(f"{self._segment} has no ledger {ledger_id}: it may have been trimmed")
         writer = self.writer if self.writer is not None and self.writer.ledger_id == ledger_id else None
@@ -518,15 +456,11 @@ class SegmentLog:
         self._record = record
         kept = kept_ledgers(record)
         self.times.listed(kept)
-        self._ids = [info.ledger_id for info in kept]
-        self._lengths = {info.ledger_id: -1 if info.closed_length is None else info.closed_length for info in kept}
-        self._before = list(accumulate((self._lengths[one] for one in self._ids[:-1]), initial=0))
-        if record.trimmed_below is not None:
-            self._floor = Position(record.trimmed_below[0], record.trimmed_below[1] - 1)
+        self._positions.listed(kept, record.trimmed_below)
         closed = [info for info in kept if info.closed_length]
         last = Position(closed[-1].ledger_id, (closed[-1].closed_length or 0) - 1) if closed else EARLIEST
         # ▲ Never back to the beginning because everything was trimmed: reported positions must not be ahead of it.
-        self._last_confirmed = max(self._last_confirmed, last, self._floor)
+        self._last_confirmed = max(self._last_confirmed, last, self._positions.floor)
         if record.sealed is not None:
             # ▲ Nor beyond the seal: snapshots of different owners and controllers would disagree on the end.
             self._last_confirmed = Position(*record.sealed)

@@ -1,13 +1,14 @@
-"""Takes each entry into a segment: admit, op record, append, sync, ack (DESIGN §7, "Pipeline of one segment").
+"""Takes each entry into a segment: admit, op record, append, sync, ack (DESIGN §7, "The order of a send").
 
     send ──admit──► [op record] ──in the producer's order──► append ──sync, fence check──► ack, readers wake
                                                              └────── segments.log.appender ──────┘
 
 Producers do not wait for each other, except that one sync serves all gathered entries. No task, timer or await per
-entry: op verdicts come back as callbacks, and one loop per segment syncs. Publish order is ▲ op record, then ledger
-append, then ack, so every transactional entry in a ledger had its op first (DESIGN §6). Entries of one producer and
-transaction that arrive in one turn of the loop (in one frame), or while an op of it is in flight, share the next op: an
-op record says that the transaction has written here, not what it wrote.
+entry: op verdicts come back as callbacks, and one loop per segment syncs. `segments.log.send_order` lists what must be
+durable before what is told ▲, so every transactional entry in a ledger had its op first (DESIGN §6).
+
+Entries of one producer and transaction that arrive in one turn of the loop (in one frame), or while an op of it is in
+flight, share the next op: an op record says that the transaction has written here, not what it wrote.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from segments.log.ledgers import SegmentLog
 from segments.log.measures import Measures
 from segments.log.op_gate import OpGate, Turn
 from segments.log.room import FreeSpace
+from segments.log.send_order import OP
 from segments.log.sending import Budget, IncomingEntry, Item, PipelineEvents, ProducerLine, SendReply
 from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import TailCache
@@ -387,7 +389,7 @@ class Pipeline:
         if first:
             self._index_confirmed(txn_id)
         for item in items:
-            item.ready = True
+            item.durable = OP
             if item.admitted.failed:
                 self._op_settled(txn_id, recorded=True)  # an op without an entry: deleted when the transaction ends
         self._advance(items[0].line)
@@ -435,6 +437,6 @@ class Pipeline:
             self._settled(last)
             if last is item:
                 break
-            if last.ready and last.entry.txn_id is not None:
+            if last.durable >= OP and last.entry.txn_id is not None:
                 self._op_settled(last.entry.txn_id, recorded=True)
         self._drop_if_unused(item.line)

@@ -6,6 +6,7 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from segments.log.dedup import InFlight
+from segments.log.send_order import NOTHING, OP, Durable
 from segments.log.tail_cache import ChunkKey
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -46,10 +47,10 @@ class ProducerLine:
 
 
 class Item:
-    """An admitted entry, until it is acked or failed. `ready`: it may be appended once it is first in its line.
-    `admitted_s`: when it was admitted, by the monotonic clock."""
+    """An admitted entry, until it is acked or failed. `durable`: NOTHING, or OP once it may be appended, if it is first
+    in its line; `SyncedEntries` knows the later stages. `admitted_s`: when it was admitted, by the monotonic clock."""
 
-    __slots__ = ("admitted", "admitted_s", "entry", "line", "position", "ready")
+    __slots__ = ("admitted", "admitted_s", "durable", "entry", "line", "position")
 
     def __init__(
         self, entry: IncomingEntry, admitted: InFlight[SendReply], line: ProducerLine, admitted_s: float
@@ -58,7 +59,7 @@ class Item:
         self.admitted = admitted
         self.admitted_s = admitted_s
         self.line = line
-        self.ready = entry.txn_id is None
+        self.durable: Durable = OP if entry.txn_id is None else NOTHING
         self.position = EARLIEST
 
 

@@ -1,17 +1,14 @@
-"""The session of one producer on one connection to a segment."""
+"""The producers connected to a segment: one session for each, on one connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from segments.log.dedup import NOTHING_STORED
+from segments.log.dedup import NOTHING_STORED, Dedup
+from segments.log.pipeline import Pipeline
 from segments.log.sending import IncomingEntry, ProducerLine, SendReply
-from txnwire.errors import NotOwner, TxnError
-
-if TYPE_CHECKING:
-    from segments.owner.segment import Segment
-
+from txnwire.errors import NotOwner, ProducerFenced, TxnError
+from txnwire.ports import Clock
 
 OnClosed = Callable[[TxnError, int], None]
 """Called with the error that ended the session and, after a seal, the producer's last sequence id stored here."""
@@ -20,8 +17,10 @@ OnClosed = Callable[[TxnError, int], None]
 class ProducerSession:
     """Passes on one producer's sends. Calls `on_closed` once when the session ends, unless the client closes it."""
 
-    def __init__(self, segment: Segment, name: str, token: int, line: ProducerLine, on_closed: OnClosed) -> None:
-        self._segment = segment
+    def __init__(
+        self, producers: ConnectedProducers, name: str, token: int, line: ProducerLine, on_closed: OnClosed
+    ) -> None:
+        self._producers = producers
         self._name = name
         self._token = token
         self.line = line
@@ -32,7 +31,7 @@ class ProducerSession:
         """See `Pipeline.send`. Raises the error that ended the session."""
         if self.error is not None:
             raise self.error
-        self._segment.pipeline.send(self.line, self._token, entry, reply)
+        self._producers.pipeline.send(self.line, self._token, entry, reply)
 
     def end(self, error: TxnError, last_sequence_id: int = NOTHING_STORED) -> None:
         """End the session from the segment's side: fenced, the segment is gone, or it is sealed. After a seal
@@ -46,4 +45,56 @@ class ProducerSession:
         if self._on_closed is not None:
             self._on_closed = None
             self.error = NotOwner(f"producer {self._name} was closed: open it again")
-            self._segment.producer_closed(self._token, self.line)
+            self._producers.closed(self._token, self.line)
+
+
+class ConnectedProducers:
+    """Holds the sessions of a segment's producers. ▲ One live connection per producer name: a second one fences the
+    first (L10)."""
+
+    def __init__(self, pipeline: Pipeline, dedup: Dedup[SendReply], clock: Clock) -> None:
+        self.pipeline = pipeline
+        self._dedup = dedup
+        self._clock = clock
+        self._sessions: dict[int, ProducerSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, name: str, incarnation: int, on_closed: OnClosed) -> tuple[ProducerSession, int]:
+        """The new session, and the last stored sequence id of this incarnation, -1 for none."""
+        connected = self._dedup.connect(name, incarnation, self._clock.monotonic())
+        if connected.fenced is not None and (fenced := self._sessions.pop(connected.fenced, None)) is not None:
+            # ▲ Only another incarnation is another producer. The same one may open twice, in any order: a delayed
+            # opening that it gave up on must not fence it for good.
+            if fenced.line.key == (name, incarnation):
+                fenced.end(NotOwner(f"producer {name} was opened anew: open it again"))
+            else:
+                fenced.end(ProducerFenced(f"a newer producer named {name} has connected"))
+            self.pipeline.retire(fenced.line)
+        line = self.pipeline.line(name, incarnation)
+        session = ProducerSession(self, name, connected.token, line, on_closed)
+        self._sessions[connected.token] = session
+        return session, connected.last_sequence_id
+
+    def closed(self, token: int, line: ProducerLine) -> None:
+        """Called by `ProducerSession.close`."""
+        self._sessions.pop(token, None)
+        self._dedup.disconnect(token, self._clock.monotonic())
+        self.pipeline.retire(line)
+
+    def sealed(self, error: TxnError) -> None:
+        """The seal stands: end each session with its last stored sequence id, then fail the sends held back."""
+        sessions, self._sessions = self._sessions, {}
+        for token, session in sessions.items():
+            last = self._dedup.last_sequence_id(*session.line.key)
+            self._dedup.disconnect(token, self._clock.monotonic())
+            self.pipeline.retire(session.line)
+            session.end(error, last)
+        self.pipeline.refuse_held(error)
+
+    def stop(self, error: TxnError) -> None:
+        """The segment is over here."""
+        for session in list(self._sessions.values()):
+            session.end(error)
+        self._sessions.clear()

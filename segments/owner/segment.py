@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,20 +15,20 @@ from segments.log.housekeeping import Housekeeping
 from segments.log.ledgers import SegmentLog
 from segments.log.pipeline import Pipeline
 from segments.log.retention import Retention, kept_ledgers
-from segments.log.sending import ProducerLine, SendReply
+from segments.log.sending import SendReply
 from segments.log.tail_cache import TailCache
 from segments.owner.broker_wide import BrokerContext
 from segments.owner.load_samples import Stored
-from segments.owner.producers import OnClosed, ProducerSession
+from segments.owner.producers import ConnectedProducers, OnClosed, ProducerSession
 from segments.owner.sealing import Sealing
 from segments.owner.segment_cuts import PATIENCE_S, READER_PATIENCE_S, SegmentCuts
-from segments.owner.segment_statistics import PINNING_SHOWN, SegmentStatistics
+from segments.owner.segment_statistics import PINNING_SHOWN, SegmentStatistics, entries_behind
 from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Dispatcher, Isolation, trimmed_from_snapshot
 from segments.subscription.starts import Start, of_this_life, resolve_start
 from segments.subscription.subscription_table import SubscriptionTable
 from segments.subscription.subscriptions import SegmentContext, Subscription
 from txnstore.store import KeyValue
-from txnwire.errors import InvalidArgument, NotOwner, ProducerFenced, SegmentSealed, Timeout, TxnError
+from txnwire.errors import InvalidArgument, NotOwner, SegmentSealed, Timeout, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
 from watchers.clean_up import CleanUpTarget, WriteCleanUp
@@ -38,49 +39,76 @@ from watchers.visibility import Applied, TransactionBuffer
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredState:
+    """What a take-over has recovered, and the segment begins with. `watermark`: its record, None if there is none."""
+
+    ledgers: SegmentLog
+    buffer: TransactionBuffer
+    dedup: Dedup[SendReply]
+    watermark: KeyValue | None
+    membership: DecisionMembership
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentOwnership:
+    """How a segment and the broker that owns it tell each other of the ownership.
+
+    `may_ack`: whether the broker's lease certainly holds. `on_lost`: called once, when the segment cannot go on here;
+    the broker then drops it. `on_doubt`: called when the broker should check that it still owns the segment."""
+
+    may_ack: Callable[[], bool]
+    on_lost: Callable[[Segment, TxnError], None]
+    on_doubt: Callable[[Segment], None]
+
+
 class Segment:
-    """Serves one owned segment. Made by `take_over.take_over_segment`. Calls `on_lost` once, when it cannot go on here
-    (the broker then drops it), and `on_doubt` when the broker should check that it still owns the segment."""
+    """Serves one owned segment. Made by `take_over.take_over_segment`."""
 
     def __init__(
-        self,
-        path: str,
-        epoch: int,
-        shared: BrokerContext,
-        *,
-        ledgers: SegmentLog,
-        buffer: TransactionBuffer,
-        dedup: Dedup[SendReply],
-        watermark: KeyValue | None,
-        membership: DecisionMembership,
-        may_ack: Callable[[], bool],
-        on_lost: Callable[[Segment, TxnError], None],
-        on_doubt: Callable[[Segment], None],
+        self, path: str, epoch: int, shared: BrokerContext, recovered: RecoveredState, ownership: SegmentOwnership
     ) -> None:
+        settings, clock = shared.settings, shared.clock
         self.path = path
         self.epoch = epoch
         self.recovery_s = 0.0
-        self.ledgers = ledgers
-        self.buffer = buffer
+        self.ledgers = recovered.ledgers
+        self.buffer = recovered.buffer
         self._shared = shared
-        self._dedup = dedup
-        self._membership = membership
-        self._may_ack = may_ack
-        self._on_lost = on_lost
-        self._on_doubt = on_doubt
-        self._cache = TailCache(shared.settings.tail_cache_bytes)
-        self._sessions: dict[int, ProducerSession] = {}
-        self.sealing = Sealing(shared.store, self, wait_s=shared.settings.seal_wait_s)
+        self._dedup = recovered.dedup
+        self._membership = recovered.membership
+        self._ownership = ownership
         self._over: TxnError | None = None
-        self.pipeline = Pipeline(
+        self._one_round = asyncio.Lock()
+        self._cache = TailCache(settings.tail_cache_bytes)
+        self.sealing = Sealing(shared.store, self, wait_s=settings.seal_wait_s)
+        self.pipeline = self._new_pipeline()
+        self.producers = ConnectedProducers(self.pipeline, self._dedup, clock)
+        self.dispatcher = self._new_dispatcher()
+        self.subscriptions = SubscriptionTable(self._context_for_subscriptions(), shared.clean_up)
+        self.cursors_held = self.subscriptions.cursors_held
+        self.cuts = self._new_cuts()
+        self._writes = WriteCleanUp(
+            path,
+            epoch,
+            self.buffer,
+            watermark=recovered.watermark,
+            on_lost=self.lost,
+            flush_interval_s=settings.cursor_flush_s,
+        )
+        self._keeping = Housekeeping(shared.store, clock, settings, self)
+
+    def _new_pipeline(self) -> Pipeline:
+        shared = self._shared
+        return Pipeline(
             shared.store,
             shared.clock,
             shared.settings,
-            segment=path,
-            epoch=epoch,
-            ledgers=ledgers,
-            buffer=buffer,
-            dedup=dedup,
+            segment=self.path,
+            epoch=self.epoch,
+            ledgers=self.ledgers,
+            buffer=self.buffer,
+            dedup=self._dedup,
             cache=self._cache,
             budget=shared.budget,
             room=shared.room,
@@ -88,49 +116,43 @@ class Segment:
             op_counter=shared.op_counter,
             events=self,
         )
-        self.dispatcher = Dispatcher(
-            ledgers,
-            buffer,
+
+    def _new_dispatcher(self) -> Dispatcher:
+        decisions = self._shared.decisions
+        return Dispatcher(
+            self.ledgers,
+            self.buffer,
             self._cache,
-            shared.shares,
-            followed_revision=lambda: shared.decisions.followed_revision,
+            self._shared.shares,
+            followed_revision=lambda: decisions.followed_revision,
             wait_followed=self.wait_followed,
         )
-        self.subscriptions = SubscriptionTable(
-            SegmentContext(
-                store=shared.store,
-                settings=shared.settings,
-                clock=shared.clock,
-                segment=path,
-                epoch=epoch,
-                ledgers=ledgers,
-                dispatcher=self.dispatcher,
-                outcomes=buffer,
-                op_counter=shared.op_counter,
-                events=self,
-                ancestors=self._ancestors,
-            ),
-            shared.clean_up,
+
+    def _context_for_subscriptions(self) -> SegmentContext:
+        shared = self._shared
+        return SegmentContext(
+            store=shared.store,
+            settings=shared.settings,
+            clock=shared.clock,
+            segment=self.path,
+            epoch=self.epoch,
+            ledgers=self.ledgers,
+            dispatcher=self.dispatcher,
+            outcomes=self.buffer,
+            op_counter=shared.op_counter,
+            events=self,
+            ancestors=self._ancestors,
         )
-        self.cursors_held = self.subscriptions.cursors_held
-        self.cuts = SegmentCuts(
-            path,
-            buffer,
-            shared.clock,
+
+    def _new_cuts(self) -> SegmentCuts:
+        return SegmentCuts(
+            self.path,
+            self.buffer,
+            self._shared.clock,
             check=self.check,
             wait_followed=lambda revision: self.wait_followed(revision, patience_s=PATIENCE_S),
-            wait_s=shared.settings.follow_wait_s,
+            wait_s=self._shared.settings.follow_wait_s,
         )
-        self._writes = WriteCleanUp(
-            path,
-            epoch,
-            buffer,
-            watermark=watermark,
-            on_lost=self.lost,
-            flush_interval_s=shared.settings.cursor_flush_s,
-        )
-        self._one_round = asyncio.Lock()
-        self._keeping = Housekeeping(shared.store, shared.clock, shared.settings, self)
 
     # ---- life -------------------------------------------------------------------------------------------------------
 
@@ -151,7 +173,7 @@ class Segment:
         pause the broker must not answer from old state (L3)."""
         if self._over is not None:
             raise self._over
-        if not self._may_ack():
+        if not self._ownership.may_ack():
             raise NotOwner(f"{self.path}: its broker's lease may have expired, look up the owner again")
 
     def lost(self, error: TxnError) -> None:
@@ -161,7 +183,7 @@ class Segment:
             if isinstance(error, LedgerFailed):
                 self._shared.room.look()
             self.stop(_for_clients(error, self.path))
-            self._on_lost(self, error)
+            self._ownership.on_lost(self, error)
 
     def stop(self, error: TxnError) -> None:
         """Release everything at once, and close producers and consumers with `error`. Idempotent."""
@@ -174,9 +196,7 @@ class Segment:
         self.pipeline.stop(error)
         self.sealing.stop()
         self.ledgers.abandon()
-        for session in list(self._sessions.values()):
-            session.end(error)
-        self._sessions.clear()
+        self.producers.stop(error)
         self.dispatcher.close(error)
         for target in self._targets:
             self._shared.clean_up.remove(target)
@@ -215,24 +235,11 @@ class Segment:
     # ---- producing and reading --------------------------------------------------------------------------------------
 
     def open_producer(self, name: str, incarnation: int, on_closed: OnClosed) -> tuple[ProducerSession, int]:
-        """▲ One live connection per producer name: a second one fences the first (L10). Returns the session and the
-        last stored sequence id of this incarnation, -1 for none. Raises `SegmentSealed`: see `last_sequence_id`."""
+        """See `ConnectedProducers.open`. Raises `SegmentSealed`: see `last_sequence_id`."""
         self.check()
         if self.ledgers.sealed:
-            raise SegmentSealed(f"{self.path} is sealed: look up the layout again")
-        connected = self._dedup.connect(name, incarnation, self._shared.clock.monotonic())
-        if connected.fenced is not None and (fenced := self._sessions.pop(connected.fenced, None)) is not None:
-            # ▲ Only another incarnation is another producer. The same one may open twice, in any order: a delayed
-            # opening that it gave up on must not fence it for good.
-            if fenced.line.key == (name, incarnation):
-                fenced.end(NotOwner(f"producer {name} was opened anew: open it again"))
-            else:
-                fenced.end(ProducerFenced(f"a newer producer named {name} has connected"))
-            self.pipeline.retire(fenced.line)
-        line = self.pipeline.line(name, incarnation)
-        session = ProducerSession(self, name, connected.token, line, on_closed)
-        self._sessions[connected.token] = session
-        return session, connected.last_sequence_id
+            raise self._is_sealed()
+        return self.producers.open(name, incarnation, on_closed)
 
     def last_sequence_id(self, name: str, incarnation: int) -> int:
         """The last sequence id stored for this producer, -1 for none; final once the segment is sealed, ▲ under any
@@ -241,27 +248,17 @@ class Segment:
         return self._dedup.last_sequence_id(name, incarnation)
 
     def end_producers(self) -> None:
-        """The seal stands: close every producer with its last stored sequence id, then fail the sends held back."""
-        error = SegmentSealed(f"{self.path} is sealed: look up the layout again")
-        sessions, self._sessions = self._sessions, {}
-        for token, session in sessions.items():
-            last = self._dedup.last_sequence_id(*session.line.key)
-            self._dedup.disconnect(token, self._shared.clock.monotonic())
-            self.pipeline.retire(session.line)
-            session.end(error, last)
-        self.pipeline.refuse_held(error)
+        """The seal stands: see `ConnectedProducers.sealed`."""
+        self.producers.sealed(self._is_sealed())
+
+    def _is_sealed(self) -> SegmentSealed:
+        return SegmentSealed(f"{self.path} is sealed: look up the layout again")
 
     def seal_is_final(self) -> None:
         """The layout lists the segment as sealed: tell readers and consumers its end."""
         for subscription in self.subscriptions:
             self.subscriptions.wake_clean_up(subscription)
         self.dispatcher.wake()
-
-    def producer_closed(self, token: int, line: ProducerLine) -> None:
-        """Called by `ProducerSession.close`."""
-        self._sessions.pop(token, None)
-        self._dedup.disconnect(token, self._shared.clock.monotonic())
-        self.pipeline.retire(line)
 
     async def attach_reader(
         self,
@@ -338,7 +335,7 @@ class Segment:
     def header_absent(self, txn_id: TxnId) -> None:
         """▲ Keep it pinned, and check ownership: another owner may have completed the transaction."""
         log.warning("header_absent", segment=self.path, transaction=str(txn_id))
-        self._on_doubt(self)
+        self._ownership.on_doubt(self)
 
     # ---- sending.PipelineEvents, subscriptions.SubscriptionEvents ---------------------------------------------------
 
@@ -379,7 +376,7 @@ class Segment:
             self.dispatcher.wake()
 
     def may_ack(self) -> bool:
-        return self._may_ack()
+        return self._ownership.may_ack()
 
     @property
     def max_read_position(self) -> Position:
@@ -461,13 +458,11 @@ class Segment:
         if subscription is not None:
             return 0, sum(consumers)
         readers = sum(1 for consumer in self.dispatcher.consumers if consumer.acks is None)
-        return len(self._sessions), readers + sum(consumers)
+        return len(self.producers), readers + sum(consumers)
 
     def statistics(self, *, pins: int = PINNING_SHOWN) -> SegmentStatistics:
         """`pins`: the most transactions to list in `pinning`."""
-        buffer = self.buffer.statistics()
         pinning = tuple(self.buffer.pinning(pins))
-        last = self.buffer.last_confirmed
         return SegmentStatistics(
             path=self.path,
             epoch=self.epoch,
@@ -476,11 +471,9 @@ class Segment:
             entries=self.ledgers.entries,
             last_confirmed=self.buffer.last_confirmed,
             max_read_position=self.buffer.max_read_position,
-            buffer=buffer,
+            buffer=self.buffer.statistics(),
             pinning=pinning,
-            # An op record precedes its data: a transaction may pin at a position without an entry so far.
-            entries_behind=tuple(max(0, self.ledgers.entries_between(position, last)) for _, position in pinning),
-            open_transactions=buffer.open,
+            entries_behind=entries_behind(self.ledgers, pinning, self.buffer.last_confirmed),
             inflight=self.pipeline.inflight,
             inflight_bytes=self.pipeline.inflight_bytes,
             cached_bytes=self._cache.bytes,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segments.log.housekeeping import KeepingStatistics
+from segments.log.ledgers import SegmentLog
 from segments.subscription.subscriptions import SubscriptionStatistics
 from txnwire.ids import Position, TxnId
 from watchers.visibility import BufferStatistics
@@ -28,7 +30,6 @@ class SegmentStatistics:
     buffer: BufferStatistics
     pinning: tuple[tuple[TxnId, Position], ...]
     entries_behind: tuple[int, ...]
-    open_transactions: int
     inflight: int
     inflight_bytes: int
     cached_bytes: int
@@ -42,3 +43,13 @@ class SegmentStatistics:
     kept_bytes: int
     aborted_in_store: int
     keeping: KeepingStatistics
+
+    @property
+    def open_transactions(self) -> int:
+        return self.buffer.open
+
+
+def entries_behind(ledgers: SegmentLog, pinning: Sequence[tuple[TxnId, Position]], last: Position) -> tuple[int, ...]:
+    """For each pinning transaction, the entries behind its first position, up to `last`."""
+    # An op record precedes its data: a transaction may pin at a position without an entry so far.
+    return tuple(max(0, ledgers.entries_between(position, last)) for _, position in pinning)

@@ -1,9 +1,23 @@
-"""Recovers a segment under a new ownership epoch, in the order of DESIGN §6 (R1, R2, R5, R6).
+"""Recovers a segment under a new ownership epoch (DESIGN §6, "Recovery"; scenarios R1, R2, R5, R6).
 
-    join decisions → fence and close the old ledger, its length into /ledger → etcd state at one revision → entry
-    headers behind the watermark → dedup from the last footer and the tail → decided leftovers → decisions since
+Theory of operation:
 
-Its cost grows with the open transactions and the tail, never with history.
+1. The broker has claimed `/owner/<segment>`; its create revision is the epoch. Every etcd write of the take-over
+   compares the epoch, so an owner that was slow changes nothing.
+2. Join the decision watch, ▲ before anything is read: a decision made while the segment loads is kept for it.
+3. Fence and close the ledger that the predecessor left open, write its length into `/ledger`, open a new one. ▲ After
+   that the predecessor acks nothing more, and nothing beyond that length is ever served.
+4. Read what etcd has of the segment, at one revision R: watermark, aborted records, op records, cursors, and the
+   headers of their transactions (`watchers.recovery`). Aborted records that left etcd come from the sidecars.
+5. Scan entry headers. An open transaction holds readers back from its own first entry on. The transaction buffer needs
+   the entries behind the watermark. ▲ Dedup needs those behind the last footer, which may begin before it.
+6. Load cursors and ▲ restore pending acks before any consumer attaches.
+7. Apply what was decided up to R, ▲ before the first read: the aborted set is complete from the start. Then apply the
+   decisions that came since, and serve.
+8. On an error or a cancellation anywhere in between, leave the watch and abandon the ledger (R4). The next owner starts
+   from 1; each step may be repeated.
+
+The cost grows with open transactions and with the tail that is scanned, never with history.
 """
 
 from __future__ import annotations
@@ -20,12 +34,13 @@ from segments.log.dedup_turns import snapshot_in_turns
 from segments.log.ledgers import SegmentLog
 from segments.log.sending import SendReply
 from segments.owner.broker_wide import BrokerContext
-from segments.owner.segment import Segment
+from segments.owner.segment import RecoveredState, Segment, SegmentOwnership
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import SubscriptionNotFound, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 from txnwire.turns import in_turns, turn_size
+from watchers.decisions import DecisionMembership
 from watchers.outcomes import Decision
 from watchers.recovery import SegmentState, load_state
 from watchers.visibility import TransactionBuffer
@@ -83,33 +98,13 @@ async def take_over_segment(
         wall_ms=shared.clock.wall_ms,
         page_ledgers=shared.settings.ledger_page,
     )
+    ownership = SegmentOwnership(may_ack=may_ack, on_lost=on_lost, on_doubt=on_doubt)
     try:
         await ledgers.take_over()
         state = await load_state(shared.store, path, epoch)
         await membership.expect(state.open_transactions)
-        buffer = await state.transaction_buffer(
-            last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers)
-        )
-        # ▲ Aborted records that have left etcd for sidecars must be loaded before the first read.
-        for ledger_id, aborted in (await ledgers.load_sidecars()).items():
-            buffer.in_sidecar(ledger_id, aborted)
-            await asyncio.sleep(0)
-        dedup: Dedup[SendReply] = Dedup(idle_s=shared.settings.producer_idle_s)
-        scanned = await _scan(ledgers, state.watermark, buffer, dedup, now_s=begun_s)
-        segment = Segment(
-            path,
-            epoch,
-            shared,
-            ledgers=ledgers,
-            buffer=buffer,
-            dedup=dedup,
-            watermark=state.watermark_record,
-            membership=membership,
-            may_ack=may_ack,
-            on_lost=on_lost,
-            on_doubt=on_doubt,
-        )
-        joining.segment = segment
+        recovered, scanned = await _recover(state, ledgers, membership, shared, now_s=begun_s)
+        segment = joining.segment = Segment(path, epoch, shared, recovered, ownership)
         await _load_subscriptions(segment, state)
         await _apply_decisions(segment, state)
         await membership.loaded(state.open_transactions)
@@ -120,16 +115,42 @@ async def take_over_segment(
     shared.decisions.loaded_at(state.revision)
     segment.start()
     segment.recovery_s = round(shared.clock.monotonic() - begun_s, 3)
+    _log_take_over(segment, state, scanned)
+    return segment
+
+
+async def _recover(
+    state: SegmentState,
+    ledgers: SegmentLog,
+    membership: DecisionMembership,
+    shared: BrokerContext,
+    *,
+    now_s: float,
+) -> tuple[RecoveredState, int]:
+    """The segment's state without its subscriptions, and the number of entries scanned for it."""
+    buffer = await state.transaction_buffer(last_confirmed=ledgers.last_confirmed, fenced_below=_fenced_below(ledgers))
+    # ▲ Aborted records that have left etcd for sidecars must be loaded before the first read.
+    for ledger_id, aborted in (await ledgers.load_sidecars()).items():
+        buffer.in_sidecar(ledger_id, aborted)
+        await asyncio.sleep(0)
+    dedup: Dedup[SendReply] = Dedup(idle_s=shared.settings.producer_idle_s)
+    scanned = await _scan(ledgers, state.watermark, buffer, dedup, now_s=now_s)
+    recovered = RecoveredState(
+        ledgers=ledgers, buffer=buffer, dedup=dedup, watermark=state.watermark_record, membership=membership
+    )
+    return recovered, scanned
+
+
+def _log_take_over(segment: Segment, state: SegmentState, scanned: int) -> None:
     log.info(
         "segment_taken_over",
-        segment=path,
-        epoch=epoch,
+        segment=segment.path,
+        epoch=segment.epoch,
         open_transactions=len(state.open_transactions),
         leftovers=len(state.decisions),
         scanned_entries=scanned,
         seconds=segment.recovery_s,
     )
-    return segment
 
 
 def _fenced_below(ledgers: SegmentLog) -> Position:

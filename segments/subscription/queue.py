@@ -18,75 +18,31 @@ Source: Pulsar's `PersistentDispatcherMultipleConsumers` (round robin by permits
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from heapq import heappop, heappush, heapreplace
-from operator import itemgetter
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from segments.log.tail_cache import ChunkKey, LogEntry
+from segments.subscription.queue_ports import QueueAcks, QueueBounds, QueueOutcomes, QueueStatistics
 from segments.subscription.redelivery_counts import RedeliveryCounts
+from segments.subscription.set_aside import Interval, SetAside, intervals_of
 from txnwire.ids import Position, TxnId
 from txnwire.turns import turn_size
 from watchers.acks import WHOLE, AckPosition, block_of
 
+__all__ = [
+    "Handout",
+    "Queue",
+    "QueueAcks",
+    "QueueBounds",
+    "QueueConsumer",
+    "QueueOutcomes",
+    "QueueStatistics",
+]
+
 PASSED_AT_ONCE: Final = 5000
 """Acked or pending entries passed in one turn; there may be a hundred thousand."""
-
-
-class QueueAcks(Protocol):
-    """The subscription's acks, as the queue uses them."""
-
-    def skip(self, position: Position, messages: int = 0) -> int:
-        """Bitmap of indexes acked or pending; `WHOLE`: the whole entry."""
-
-    def pass_over(self, position: Position, messages: int) -> None:
-        """Count an aborted entry as consumed: no consumer will ever ack it."""
-
-    @property
-    def mark_delete(self) -> Position: ...
-    def acked(self, position: Position) -> int: ...
-    def next_unacked(self, position: Position) -> Position: ...
-    def following(self, position: Position) -> Position: ...
-    def has_room(self, position: Position) -> bool:
-        """Whether the cursor has room for the entry's messages to be acked one by one."""
-
-    def promise(self, position: Position, messages: int) -> None:
-        """Keep room for acks of any of the entry's messages until `withdraw`: it is with a consumer."""
-
-    def withdraw(self, position: Position) -> None: ...
-
-
-class QueueOutcomes(Protocol):
-    """The transaction buffer, as the queue reads it."""
-
-    def holds(self, txn_id: TxnId) -> bool: ...
-    def is_aborted(self, txn_id: TxnId, writer: int) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueBounds:
-    """`places`: positions and intervals kept. `unacked`: entries with one consumer. `blocks`: blocks of
-    `cursor.BLOCK_ENTRIES` positions between mark-delete and read position, so the cursor has room for every ack."""
-
-    places: int
-    unacked: int
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStatistics:
-    """Numbers of entries. `unacked`: with consumers. `due`: intervals to deliver again, or to deliver after a commit.
-    `redelivered`: unacked entries with a message that was given back."""
-
-    unacked: int = 0
-    set_aside: int = 0
-    set_aside_transactions: int = 0
-    delayed: int = 0
-    due: int = 0
-    redelivered: int = 0
 
 
 class QueueConsumer:
@@ -139,10 +95,6 @@ class _Out(Generic[ConsumerT]):
         self.next = behind
 
 
-Interval = tuple[Position, Position]
-"""First and last position, of one ledger."""
-
-
 class Queue(Generic[ConsumerT]):
     def __init__(self, acks: QueueAcks, outcomes: QueueOutcomes, next_read: Position, bounds: QueueBounds) -> None:
         self._acks = acks
@@ -161,9 +113,7 @@ class Queue(Generic[ConsumerT]):
         """Entries of `_out` with room promised, as they may be acked in part."""
         self._due: list[Interval] = []
         """Heap. Intervals may overlap, or name entries that have left for another place."""
-        self._set_aside: dict[TxnId, list[Interval]] = {}
-        self._intervals = self._entries_aside = 0
-        self._aside_index: list[Interval] | None = None
+        self._set_aside = SetAside()
         self._passing: deque[Interval] = deque()
         """Intervals of aborted transactions, to pass over."""
         self._delayed: dict[Position, int] = {}
@@ -271,7 +221,7 @@ class Queue(Generic[ConsumerT]):
     @property
     def places(self) -> int:
         """Number of positions and intervals in memory."""
-        return len(self._out) + len(self._due) + self._intervals + len(self._passing) + len(self._delays)
+        return len(self._out) + len(self._due) + self._set_aside.intervals + len(self._passing) + len(self._delays)
 
     def all_given_out(self, end: Position) -> bool:
         """Whether every message up to `end` is acked or with a consumer, which may still give it back."""
@@ -294,7 +244,7 @@ class Queue(Generic[ConsumerT]):
         if txn_id is not None and not self.uncommitted:
             # V8: ask for the outcome now, not when the entry became due or its read began.
             if self._outcomes.holds(txn_id):
-                self._put_aside(txn_id, position)
+                self._set_aside.put(txn_id, position)
                 return None
             if self._outcomes.is_aborted(txn_id, entry.writer):
                 self._pass_over(position, entry.messages)
@@ -431,37 +381,19 @@ class Queue(Generic[ConsumerT]):
             self._counts.forget(position)
 
     def _make_due(self, positions: Iterable[Position]) -> None:
-        for interval in _intervals(sorted(positions)):
+        for interval in intervals_of(sorted(positions)):
             heappush(self._due, interval)
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
-    def _put_aside(self, txn_id: TxnId, position: Position) -> None:
-        self._entries_aside += 1
-        self._aside_index = None
-        intervals = self._set_aside.setdefault(txn_id, [])
-        if intervals and _follows(position, intervals[-1][1]):
-            intervals[-1] = (intervals[-1][0], position)
-        else:
-            intervals.append((position, position))
-            self._intervals += 1
-
     def aside(self, position: Position) -> bool:
-        """Whether the entry is set aside. Builds its index on demand: only late acks ask."""
-        if self._aside_index is None:
-            self._aside_index = sorted(interval for found in self._set_aside.values() for interval in found)
-        at = bisect_right(self._aside_index, position, key=itemgetter(0)) - 1
-        return at >= 0 and position <= self._aside_index[at][1]
+        """Whether the entry is set aside."""
+        return self._set_aside.contains(position)
 
     def decided(self, txn_id: TxnId, *, committed: bool) -> None:
         """A transaction's entries here are visible now, or never will be. `offer` leaves out writers that do not
         count."""
-        intervals = self._set_aside.pop(txn_id, None)
-        if intervals is None:
-            return
-        self._aside_index = None
-        self._intervals -= len(intervals)
-        self._entries_aside -= sum(last.entry_id - first.entry_id + 1 for first, last in intervals)
+        intervals = self._set_aside.take(txn_id)
         if not committed:
             self._passing.extend(intervals)
             return
@@ -472,7 +404,7 @@ class Queue(Generic[ConsumerT]):
         """Set the consumers' isolation. Uncommitted reads make due all that was set aside."""
         self.uncommitted = uncommitted
         if uncommitted:
-            for txn_id in list(self._set_aside):
+            for txn_id in self._set_aside.transactions():
                 self.decided(txn_id, committed=True)
 
     def pass_over(self, limit: int) -> bool:
@@ -496,7 +428,7 @@ class Queue(Generic[ConsumerT]):
     def statistics(self) -> QueueStatistics:
         return QueueStatistics(
             unacked=len(self._out),
-            set_aside=self._entries_aside,
+            set_aside=self._set_aside.entries,
             set_aside_transactions=len(self._set_aside),
             delayed=len(self._delayed),
             due=len(self._due),
@@ -506,20 +438,3 @@ class Queue(Generic[ConsumerT]):
 
 def _before(position: Position) -> Position:
     return Position(position.ledger_id, position.entry_id - 1)
-
-
-def _follows(position: Position, last: Position) -> bool:
-    return position.ledger_id == last.ledger_id and position.entry_id == last.entry_id + 1
-
-
-def _intervals(positions: Iterable[Position]) -> Iterator[Interval]:
-    """Sorted positions as intervals."""
-    first = last = None
-    for position in positions:
-        if last is not None and first is not None and not _follows(position, last):
-            yield first, last
-            first = None
-        first = position if first is None else first
-        last = position
-    if first is not None and last is not None:
-        yield first, last

@@ -24,13 +24,13 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="an append is acked only behind its sync (L5)",
         section="§7",
         file="segments/log/appender.py",
-        old=("        await writer.sync()\n        self._measures"),
+        old=("        reached = await writer.sync()\n        self._measures"),
         new=(
             "        for item in self._unsynced[:count]:\n"
             "            for waiter in item.admitted.waiters:\n"
             "                waiter.stored(item.position, duplicate=False)\n"
             "            item.admitted.waiters.clear()\n"
-            "        await writer.sync()\n"
+            "        reached = await writer.sync()\n"
             "        self._measures"
         ),
     ),
@@ -102,8 +102,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what has left etcd for a sidecar is aborted all the same, before the first read",
         section="§6",
         file="segments/owner/take_over.py",
-        old="            buffer.in_sidecar(ledger_id, aborted)",
-        new="            pass",
+        old="        buffer.in_sidecar(ledger_id, aborted)",
+        new="        pass",
         faults="kill a server",
     ),
     Mutant(

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TextIO
 
+from simulation.clients.careless import share_of
+from simulation.clients.plan import SUBSCRIPTION, TOPICS, Plan
+from simulation.clients.recorder import Recorder
 from simulation.faults.damage import names_a_file
 from simulation.faults.faults import Schedule
 from simulation.faults.nemesis import Nemesis, schedule_of
@@ -32,7 +35,6 @@ from simulation.seeking.seek_sending import SenderLife
 from simulation.seeking.seek_work import SeekDrain, SeekLife
 from simulation.workloads.acking_work import TOPIC as ACKING_TOPIC
 from simulation.workloads.acking_work import AckingDrain, AckingLife, AckingLog
-from simulation.workloads.careless import share_of
 from simulation.workloads.dead_work import DeadDrain, DeadLife, DeadLog
 from simulation.workloads.keyed_work import SUBSCRIPTION as KEYED_SUBSCRIPTION
 from simulation.workloads.keyed_work import TOPIC as KEYED_TOPIC
@@ -44,10 +46,9 @@ from simulation.workloads.operator_work import OperatorLife
 from simulation.workloads.passing_work import TOPIC as PASSING_TOPIC
 from simulation.workloads.passing_work import PassingDrain, PassingLife, PassingLog
 from simulation.workloads.queue_work import QueueDrain, QueueLife, QueueLog
-from simulation.workloads.recorder import Recorder
 from simulation.workloads.staying_work import StayingLife, StayingLog
 from simulation.workloads.stream_work import StreamDrain, StreamLife, StreamLog
-from simulation.workloads.workload import SUBSCRIPTION, TOPICS, ClientLife, Drain, Plan
+from simulation.workloads.workload import ClientLife, Drain
 from simulation.world import guards
 from simulation.world.busy import BusyJudge
 from simulation.world.hearing import last_words_are_findings, no_collection, quiet

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import txnclient
+from simulation.clients.careless import Careless
+from simulation.clients.recorder import place_of
 from simulation.judges.history import Place
 from simulation.seeking.seek_model import AckedWithin, SeekLog, out_of_order
-from simulation.workloads.careless import Careless
-from simulation.workloads.recorder import place_of
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.message import Message
 from txnwire.errors import InvalidArgument, NotAllowed, TxnConflict, TxnError

@@ -139,11 +139,16 @@ class Process:
         return result.revision
 
 
+def fresh_etcd() -> MemoryEtcd:
+    """An etcd in memory, on the running loop's time."""
+    return MemoryEtcd(StepClock())
+
+
 def in_virtual_time(scenario: Callable[[MemoryEtcd], Coroutine[object, object, T]]) -> T:
     """Run a scenario over a fresh etcd in memory, on a virtual loop."""
 
     async def body() -> T:
-        return await scenario(MemoryEtcd(StepClock()))
+        return await scenario(fresh_etcd())
 
     return run(body())
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnwire.waiting import eventually, idle
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from txnstore import keys, records
@@ -490,12 +490,9 @@ steps = st.lists(st.tuples(st.sampled_from(ACTIONS), st.sampled_from(TXNS)), max
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_e1_state_equals_a_fresh_reading_whatever_befell_the_watch(steps: list[tuple[str, TxnId]]) -> None:
+@virtual_time
+async def test_e1_state_equals_a_fresh_reading_whatever_befell_the_watch(steps: list[tuple[str, TxnId]]) -> None:
     """Cut, compacted away, disconnected, restarted: in the end everything held is as a fresh reading has it."""
-    run(_follow_through(steps))
-
-
-async def _follow_through(steps: list[tuple[str, TxnId]]) -> None:
     clock = LoopClock()
     etcd = MemoryEtcd(clock)
     store = MemoryStore(etcd, clock, random.Random(0))

@@ -15,12 +15,12 @@ import msgspec
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import decode_sidecar, encode_sidecar
+from segments.log.dedup_footer import covered_by
 from segments.log.ledger_pages import ListPage, cut
-from segments.log.ledgers import covered_by
+from txnctl.checking import raising
 from txnctl.checking.dropping import SHOWN, Dropping, few
 from txnctl.checking.picture import Picture, take_picture
 from txnctl.checking.rewound import (
-    EPOCH_STEP,
     Adopted,
     Doomed,
     OnDisk,
@@ -28,8 +28,6 @@ from txnctl.checking.rewound import (
     RewoundJudge,
     adopt,
     is_active,
-    raised_ids,
-    raised_topic,
     start_of,
 )
 from txnctl.process.store_mark import Mark, StoreMark
@@ -41,7 +39,6 @@ from txnstore.writes.transitions import decide, plan_end
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import DataCorrupt, InternalError, NotAllowed
 from txnwire.ids import EARLIEST, Position, TxnId
-from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 
 READ_BYTES = 4 * 1024 * 1024
@@ -114,7 +111,10 @@ class Repair:
         await self._set_orphans_aside(on_disk, begun.former[-1])
         self._report_lost()
         await self._abort_open(picture)
-        await self._raise_ids(picture, [*picture.segments(), *on_disk], begun.generation)
+        tcids = raising.tcids_of(picture, self._tcids, self._lost)
+        used = raising.Used(tcids, [*picture.segments(), *on_disk], self._steps, begun.generation)
+        self._floor = await raising.raise_ids(self._store, self.put, picture, used, self._floor)
+        self.find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
         await self._end(begun)
         return self._findings
 
@@ -464,37 +464,6 @@ class Repair:
                     self.find("open", f"{txn_id} was open when the backup was taken: aborted")
         if count > SHOWN:
             self.find("open", f"{count} transactions were open when the backup was taken: all aborted")
-
-    async def _raise_ids(self, picture: Picture, segments: Iterable[str], generation: int) -> None:
-        """▲ Above everything that may have been given out since the backup: ids, epochs, counts."""
-        step = self._steps * EPOCH_STEP
-        tcids = max([self._tcids, *(tcid + 1 for tcid in picture.id_blocks), *(one.tcid + 1 for one in self._lost)])
-        for tcid in range(tcids):
-            await self.put(keys.txn_seq(tcid), raised_ids(picture.id_blocks.get(tcid), generation))
-        highest: dict[str, int] = {}
-        for segment in segments:
-            name = SegmentName.from_path(segment)
-            highest[name.topic.path] = max(name.segment_id, highest.get(name.topic.path, 0))
-        for path, topology in picture.topics.items():
-            await self.put(keys.topic(path), raised_topic(topology.record, highest.get(path, 0), self._steps))
-        self._floor = max(self._floor, max(highest.values(), default=-1) + 1)
-        await self._raise_floor(self._floor)
-        for key, txn_key in picture.txn_keys.items():
-            raised = msgspec.structs.replace(txn_key, epoch=txn_key.epoch + step, attempt="")
-            await self.put(key, raised)
-        for (topic, subscription), assignment in picture.assignments.items():
-            raised_one = msgspec.structs.replace(assignment, epoch=assignment.epoch + step)
-            await self.put(keys.assignment(topic, subscription), raised_one)
-        for (segment, subscription), mark in picture.marks.items():
-            raised_mark = msgspec.structs.replace(mark, seeks=mark.seeks + step)
-            await self.put(keys.cursor_block(segment, subscription, "mark"), raised_mark)
-        self.find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
-
-    async def _raise_floor(self, floor: int) -> None:
-        """A topic made after the backup may be made again under its name, but not with segment ids that have files."""
-        found = await self._store.get(keys.SEGMENT_IDS)
-        before = 0 if found is None else records.decode(records.SegmentIds, found.value, key=keys.SEGMENT_IDS).floor
-        await self.put(keys.SEGMENT_IDS, records.SegmentIds(floor=max(before, floor)))
 
 
 def _somebody_else() -> InternalError:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import txnclient
+from simulation.clients.plan import SUBSCRIPTION, TOPICS, Plan
+from simulation.clients.recorder import Recorder
 from simulation.judges.checker import check
 from simulation.judges.history import History, write_history
 from simulation.seeking.seek_work import SeekDrain
@@ -23,8 +25,7 @@ from simulation.workloads.large_work import LargeDrain
 from simulation.workloads.layout_work import placed
 from simulation.workloads.passing_work import PassingDrain
 from simulation.workloads.queue_work import QueueDrain, QueueLog
-from simulation.workloads.recorder import Recorder
-from simulation.workloads.workload import SUBSCRIPTION, TOPICS, Drain, Plan
+from simulation.workloads.workload import Drain
 from tests.process.chaos.cluster import ChaosCluster
 from tests.process.chaos.journal import JournalReader, draft_of
 from tests.process.chaos.kept import LOGS, read_kept, read_taken

@@ -8,9 +8,9 @@ import os
 import signal
 from pathlib import Path
 
-from simulation.workloads.careless import share_of
-from simulation.workloads.recorder import Recorder
-from simulation.workloads.workload import Plan
+from simulation.clients.careless import share_of
+from simulation.clients.plan import Plan
+from simulation.clients.recorder import Recorder
 from tests.process.chaos.journal import Journal, open_journal
 from tests.process.chaos.works import STEADY, WORKS, Said, Works
 from txnwire.clock import SystemClock

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import txnclient
+from simulation.clients.plan import TOPICS, Plan
 from simulation.seeking.seek_sending import TOPIC as SOUGHT_TOPIC
 from simulation.seeking.seek_work import SeekLife
 from simulation.workloads.acking_work import TOPIC as ACKING_TOPIC
@@ -21,7 +22,7 @@ from simulation.workloads.layout_work import LayoutLife
 from simulation.workloads.passing_work import TOPIC as PASSING_TOPIC
 from simulation.workloads.passing_work import PassingLife
 from simulation.workloads.queue_work import QueueLife, QueueLog
-from simulation.workloads.workload import TOPICS, ClientLife, Plan
+from simulation.workloads.workload import ClientLife
 from tests.process.chaos.kept import LOGS, Kept, TakenOnDisk, WriteAheadTransport
 from txnclient.consuming.consumer import Consumer
 from txnclient.producing.producer import Producer
@@ -85,7 +86,7 @@ class LeavingLife(ClientLife):
     its time, whatever happens to whom, and what it had acked must come again."""
 
     def __init__(self, ports: RealPorts, plan: Plan) -> None:
-        super().__init__(ports, plan)  # type: ignore[arg-type]
+        super().__init__(ports, plan)
         self._left = 0
 
     async def _transaction(self, client: txnclient.Client, producers: list[Producer], consumer: Consumer) -> None:
@@ -127,8 +128,8 @@ class Works:
         make: dict[str, Callable[[], Alive]] = {
             "history": lambda: ClientLife(ports, plan),
             "leaving": lambda: LeavingLife(ports, plan),
-            "keyed": lambda: KeyedLife(ports, plan, KeyedLog()),  # type: ignore[arg-type]
-            "queue": lambda: QueueLife(ports, plan, QueueLog(TakenOnDisk(self.folder / f"{client}.taken.jsonl"))),  # type: ignore[arg-type]
+            "keyed": lambda: KeyedLife(ports, plan, KeyedLog()),
+            "queue": lambda: QueueLife(ports, plan, QueueLog(TakenOnDisk(self.folder / f"{client}.taken.jsonl"))),
             "layouts": lambda: self._layouts(ports, plan),
         }
         return make[kind]()
@@ -136,7 +137,7 @@ class Works:
     def _layouts(self, ports: RealPorts, plan: Plan) -> Alive:
         pace_s = layout_pace_s(self.seed)
         changed = (*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC)
-        return Idle() if pace_s is None else LayoutLife(ports, plan, changed, pace_s)  # type: ignore[arg-type]
+        return Idle() if pace_s is None else LayoutLife(ports, plan, changed, pace_s)
 
 
 class Idle:
