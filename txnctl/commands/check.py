@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,18 +40,19 @@ def check(
     async def work() -> int:
         with Console(stderr=True).status("reading etcd") as status:
             checked = await check_everything(settings, lambda what: status.update(f"reading {what}"), repair=repair)
-        _show(checked, output, repair=repair)
+        show_checked(checked, output, repair=repair)
         return 1 if checked.findings else 0
 
     run(work())
 
 
-def _show(checked: Checked, output: Format, *, repair: bool) -> None:
+def show_checked(checked: Checked, output: Format, *, repair: bool, also: Mapping[str, object] | None = None) -> None:
+    """`also`: further fields of the JSON object."""
     revision, findings, repaired = checked
     if output is Format.JSON:
         broken = [{"rule": rule, "finding": text} for rule, text in findings]
         done = [{"what": what, "finding": text} for what, text in repaired]
-        show_json({"revision": revision, "broken": broken} | ({"repaired": done} if repair else {}))
+        show_json({**(also or {}), "revision": revision, "broken": broken} | ({"repaired": done} if repair else {}))
         return
     for what, text in repaired:
         print(f"repair: {what}: {text}")
