@@ -20,7 +20,7 @@ from txnclient import client
 from txnclient.connection import links
 from txnclient.consuming import membership as client_membership
 from txnclient.consuming import pieces
-from txnclient.producing import channel, outgoing, producer
+from txnclient.producing import channel, outgoing, producer_impl
 from txnclient.reading import cuts
 from txnclient.transactions import coordinators
 from txnctl.admin import admin_arguments
@@ -123,7 +123,7 @@ WAITS = {
         client.CALL_TIMEOUT_S,
     ],
     "`commit`, `abort` as a client or a block ends": [client.ABORT_ON_CLOSE_S],
-    "`close` of a producer for its sends": [producer.CLOSE_TIMEOUT_S],
+    "`close` of a producer for its sends": [producer_impl.CLOSE_TIMEOUT_S],
     "`leave` of a consumer that closes": [client_membership.LEAVE_TIMEOUT_S],
     "a request for a segment that is being taken over": [BROKER.recover_wait_s],
     "a request for the watch to reach a revision": [BROKER.follow_wait_s],
