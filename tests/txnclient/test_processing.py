@@ -297,7 +297,7 @@ async def test_of_a_stream_nothing_goes_on_behind_a_transaction_that_may_still_b
     async def losing(
         self: Coordinators, txn: txnclient.Transaction, action: pb.TxnAction, *args: Any, **more: Any
     ) -> Any:
-        if txn is begun[0] and len(lost) < 4:
+        if begun and txn is transaction_impl(begun[0]) and len(lost) < 4:
             lost.append(str(txn.id))
             raise txnclient.Timeout("nobody answers")
         return await end(self, txn, action, *args, **more)
