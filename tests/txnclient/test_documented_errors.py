@@ -24,7 +24,7 @@ FACES = {
     "Reader": txnclient.Reader,
 }
 ANY_CALL = {"InvalidArgument", "Timeout", "Unauthorized", "InternalError"}
-NOT_OF_USERS = {"Client.admin", "Transaction.reason"}
+NOT_OF_USERS = {"Client.admin"}
 
 
 def test_every_error_is_in_the_table_with_what_it_allows() -> None:

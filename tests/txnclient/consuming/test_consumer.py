@@ -13,7 +13,7 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
 from txnclient.consuming.consumer import consumer_impl
-from txnclient.transactions.transaction import impl_of
+from txnclient.transactions.transaction import impl_of, transaction_impl
 from txnwire.errors import to_wire
 from txnwire.proto import txn_pb2 as pb
 
@@ -754,8 +754,8 @@ async def test_an_abort_looks_at_none_but_its_own_acks() -> None:
         await asyncio.sleep(0)
         assert len(gate._unanswered) == 3
         before, gate._unanswered = gate._unanswered, NotWalked(gate._unanswered)
-        gate.withdraw(txns[0])
-        gate._unanswered = {batch: None for batch in before if batch.txn is not txns[0]}
+        gate.withdraw(transaction_impl(txns[0]))
+        gate._unanswered = {batch: None for batch in before if batch.txn is not transaction_impl(txns[0])}
         await asyncio.sleep(0.05)
         assert [one.done() for one in acking] == [True, False, False]
         assert isinstance(acking[0].exception(), txnclient.InvalidTxnState)

@@ -27,6 +27,7 @@ from txnclient.consuming.dead_letters import (
     DeadLetters,
 )
 from txnclient.producing.outgoing import MAX_MESSAGE_BYTES, MESSAGE_OVERHEAD_BYTES, PROPERTY_OVERHEAD_BYTES
+from txnclient.transactions.transaction_impl import TransactionImpl
 
 DEAD = "topic://public/default/jobs-workers-DLQ"
 
@@ -129,7 +130,7 @@ class CountingHolder:
         self.free = 0
 
     def ack_nowait(
-        self, messages: Sequence[txnclient.Message], txn: txnclient.Transaction, deadline: Deadline
+        self, messages: Sequence[txnclient.Message], txn: TransactionImpl, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
         return consumer_impl(self._consumer).ack_nowait(messages, txn=txn)
 

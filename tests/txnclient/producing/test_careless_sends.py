@@ -296,11 +296,11 @@ async def test_c2_an_abort_ends_all_that_waits_for_room() -> None:
 async def test_an_abort_does_not_wait_for_messages_that_their_sender_has_yet_to_give() -> None:
     async with connected() as (cluster, client):
         txn = await client.begin()
-        with Whole(txn, "a bulk send"):
+        with Whole(impl_of(txn), "a bulk send"):
             await asyncio.wait_for(txn.abort(), 5.0)
         assert cluster.states[txn.id] == "ABORTED"
         txn = await client.begin()
-        with Whole(txn, "a bulk send"):
+        with Whole(impl_of(txn), "a bulk send"):
             committing = asyncio.ensure_future(txn.commit())
             await asyncio.sleep(5.0)
             assert not committing.done()
@@ -427,9 +427,9 @@ async def test_c3_a_send_that_has_waited_too_long_lets_the_next_one_in() -> None
         buffer.take(600)
         txn = await client.begin()
         placed: list[str] = []
-        large = asyncio.ensure_future(buffer.wait(900, txn, lambda: placed.append("large")))
+        large = asyncio.ensure_future(buffer.wait(900, impl_of(txn), lambda: placed.append("large")))
         await asyncio.sleep(3.0)
-        small = asyncio.ensure_future(buffer.wait(100, txn, lambda: placed.append("small")))
+        small = asyncio.ensure_future(buffer.wait(100, impl_of(txn), lambda: placed.append("small")))
         with pytest.raises(txnclient.Timeout, match="room"):
             await large
         await small

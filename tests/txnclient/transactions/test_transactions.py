@@ -78,7 +78,7 @@ async def test_d2_a_commit_behind_the_deadline_raises_one_thing_whatever_has_fai
             (1.5, 9, txnclient.InvalidTxnState),
         ):
             txn = await client.begin(timeout=1.0)
-            txn.failed(conflict)
+            transaction_impl(txn).failed(conflict)
             await asyncio.sleep(waits_s)
             cluster.servers["broker:1"].ignore["end_txn"] = ignored
             with pytest.raises(raised) as refused:
@@ -93,7 +93,7 @@ async def test_k1_a_fenced_commit_behind_the_deadline_says_that_it_was_fenced() 
     """▲ `InvalidTxnState` is for who may do it again."""
     async with connected() as (_, client):
         txn = await client.begin(timeout=1.0)
-        txn.failed(txnclient.ExpiredTransaction("a newer holder has fenced it"))
+        transaction_impl(txn).failed(txnclient.ExpiredTransaction("a newer holder has fenced it"))
         await asyncio.sleep(1.5)
         with pytest.raises(txnclient.ExpiredTransaction):
             await txn.commit()
