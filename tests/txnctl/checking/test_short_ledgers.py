@@ -81,7 +81,7 @@ async def fill(folder: ShortFolder) -> None:
         await folder.header(txn_id, ABORTED)
     await folder.segment(
         SEALED,
-        Ledger(1, [Written("plain"), Written("over", OVER, 1), Written("whole", WHOLE)], 3),
+        Ledger(1, [Written("plain"), Written("over", OVER, 1), Written("whole", WHOLE), Written("half", ONE_HALF)], 4),
         Ledger(2, [Written("a"), Written("over", OVER, 1), Written("over", OVER, 1)], 2),
         Ledger(3, [Written("b")], None),
         sealed=(3, 0),
@@ -106,6 +106,7 @@ async def fill(folder: ShortFolder) -> None:
     await folder.segment(ELSEWHERE, Ledger(1, [Written(str(n)) for n in range(4)], 4), sealed=(1, 3))
     await folder.ops(OVER, SEALED, 3)
     await folder.ops(OVER, WIDE, 2)
+    await folder.ops(ONE_HALF, SEALED, 1)
     await folder.ops(ONE_HALF, WIDE, 2)
     await folder.ops(WHOLE, SEALED, 1)
     await folder.ops(WHOLE, WIDE, 1)
@@ -158,7 +159,7 @@ async def test_c12_several_ledgers_of_several_segments_are_shortened_each_to_wha
     assert await folder.findings() == []
     picture = await folder.picture()
     lengths = {path: [one.closed_length for one in picture.ledgers[path].ledgers] for path in (SEALED, WIDE, LEFT)}
-    assert lengths == {SEALED: [3, 2, 0], WIDE: [3, 0, 3, 2], LEFT: [6]}
+    assert lengths == {SEALED: [4, 2, 0], WIDE: [3, 0, 3, 2], LEFT: [6]}
     assert picture.ledgers[SEALED].sealed == (2, 1)
     assert {place: one.end for place, one in picture.drained.items()} == {
         (TOPIC, "job", 0): (2, 1),
