@@ -87,13 +87,14 @@ async def fill(folder: ShortFolder) -> None:
         sealed=(3, 0),
     )
     wide_3 = [Written("whole", WHOLE), Written("acks", ACKS), Written("gone", GONE), Written("half", ONE_HALF)]
+    wide_3.append(Written("gone", GONE))
     await folder.segment(
         WIDE,
         Ledger(
             1, [Written("wide"), Written("half", ONE_HALF), Written("earlier", EARLIER), Written("over", OVER, 1)], 3
         ),
         Ledger(2, [Written("c"), Written("over", OVER, 1)], None, aborted={EARLIER: Position(1, 2)}),
-        Ledger(3, wide_3, 3, aborted={GONE: Position(3, 2)}),
+        Ledger(3, wide_3, 3, aborted={GONE: Position(3, 4)}),
         Ledger(4, [Written("d"), Written("late", LATE), Written("e"), Written("side", SIDE)], 2, open=True),
     )
     await folder.segment(LEFT, Ledger(1, [Written(str(n), LATE) for n in range(6)], 6))
@@ -154,7 +155,7 @@ async def test_c12_several_ledgers_of_several_segments_are_shortened_each_to_wha
         f"{RIGHT}: ledger 3",
     ]
     assert [text[:38] for rule, text in found if rule == "torn" and "entries or more" in text] == [
-        "9 entries or more are missing, in 3 se"
+        "10 entries or more are missing, in 3 s"
     ]
     assert await folder.findings() == []
     picture = await folder.picture()
@@ -338,3 +339,46 @@ async def test_c12_a_repaired_folder_is_served_and_shows_whole_transactions_alon
             await reader.wait(*expected, "the end")
     finally:
         await cluster.close()
+
+
+async def one_sidecar_lost(folder: ShortFolder, *, short: bool) -> list[tuple[str, str]]:
+    """Of EARLIER, GONE and SIDE nothing but sidecars tells, and etcd of GONE. Ledger 1 is short, and the sidecar of 2
+    is lost, or with `short` its own."""
+    await folder.record(keys.topic(TOPIC), split_in_two(TOPIC))
+    await folder.header(GONE, ABORTED)
+    await folder.mark()
+    await folder.segment(
+        WIDE,
+        Ledger(
+            1,
+            [Written("e", EARLIER), Written("b"), Written("c")],
+            2,
+            aborted={EARLIER: Position(1, 0)},
+            sidecar=not short,
+        ),
+        Ledger(2, [Written("g", GONE), Written("d")], 2, aborted={GONE: Position(2, 0)}, sidecar=short),
+    )
+    await folder.record(keys.watermark(WIDE), Watermark(position=(2, 1)))
+    return await folder.repair()
+
+
+async def test_c12_what_the_sidecar_of_a_short_ledger_listed_is_known_where_another_is_lost(
+    folder: ShortFolder,
+) -> None:
+    """▲ Taken for unknown, nobody would serve the segment."""
+    found = await one_sidecar_lost(folder, short=False)
+    [told] = [text for rule, text in found if rule == "sidecars"]
+    assert told == f"{WIDE}: those of ledgers 2 are lost; etcd tells what they had listed"
+    assert {place[1]: position for place, position in (await folder.aborted()).items()} == {
+        EARLIER: (1, 0),
+        GONE: (2, 0),
+    }
+    assert [one.aborted for one in (await folder.picture()).ledgers[WIDE].ledgers] == [0, 0]
+
+
+async def test_c12_where_the_sidecar_of_a_short_ledger_is_lost_itself_nobody_serves(folder: ShortFolder) -> None:
+    """▲ Off the list, what it had listed as aborted would be read."""
+    found = await one_sidecar_lost(folder, short=True)
+    [told] = [text for rule, text in found if "so nobody serves the segment" in text]
+    assert told.startswith(f"{WIDE}: the sidecars of ledgers 1 are lost: nothing tells any more whether {EARLIER} ")
+    assert [one.aborted for one in (await folder.picture()).ledgers[WIDE].ledgers] == [1, 1]
