@@ -207,6 +207,16 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{SHORT}a_damaged_ledger_hides_nothing_of_what_is_left_behind_it",
     ),
     _mutant(
+        "damaged-sidecar-ends-the-repair",
+        "a damaged sidecar is one that is lost",
+        "txnctl/checking/repair.py",
+        '            self.find("missing", f"{segment}: the sidecar of ledger {info.ledger_id} is damaged: {error}")\n'
+        "            return None\n",
+        "            raise InternalError(str(error)) from error\n",
+        f"{SHORT}what_the_sidecar_of_a_short_ledger_listed_is_known_where_another_is_lost",
+        f"{SHORT}where_the_sidecar_of_a_short_ledger_is_lost_itself_nobody_serves",
+    ),
+    _mutant(
         "dropped-where-it-cannot-be-read",
         "dropped transactions are aborted also in a damaged ledger, which may be put back",
         "txnctl/checking/repair.py",

@@ -249,8 +249,11 @@ async def test_c12_an_interrupted_repair_ends_like_one_that_was_not_whatever_the
         await one.close()
 
 
-def damage(folder: ShortFolder, segment: str, ledger_id: int) -> None:
-    path = folder.data / "ledgers" / segment / f"{ledger_id}.ledger"
+def file(folder: ShortFolder, segment: str, name: str) -> Path:
+    return folder.data / "ledgers" / segment / name
+
+
+def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
     path.write_bytes(content)
@@ -270,7 +273,7 @@ async def test_c12_a_damaged_ledger_hides_nothing_of_what_is_left_behind_it(fold
     )
     await folder.ops(WHOLE, WIDE, 1)
     await folder.ops(OVER, WIDE, 2)
-    damage(folder, WIDE, 1)
+    damage(file(folder, WIDE, "1.ledger"))
     found = await folder.repair()
     assert [text for rule, text in found if "ledger 1 is damaged" in text and text.startswith(WIDE)]
     headers = (await folder.picture()).headers
@@ -293,7 +296,7 @@ async def test_c12_acks_in_an_open_ledger_that_is_damaged_stay(folder: ShortFold
     for name, block in blocks.items():
         await folder.record(keys.cursor_block(WIDE, "job", name), block)
     await folder.record(keys.cursor_block(WIDE, "job", "mark"), CursorMark(position=(2, 0)))
-    damage(folder, WIDE, 2)
+    damage(file(folder, WIDE, "2.ledger"))
     await folder.repair()
     picture = await folder.picture()
     assert picture.ledgers[WIDE].ledgers[1].closed_length is None, "nobody serves it"
@@ -341,9 +344,9 @@ async def test_c12_a_repaired_folder_is_served_and_shows_whole_transactions_alon
         await cluster.close()
 
 
-async def one_sidecar_lost(folder: ShortFolder, *, short: bool) -> list[tuple[str, str]]:
-    """Of EARLIER, GONE and SIDE nothing but sidecars tells, and etcd of GONE. Ledger 1 is short, and the sidecar of 2
-    is lost, or with `short` its own."""
+async def one_sidecar_lost(folder: ShortFolder, *, short: bool, damaged: bool = False) -> list[tuple[str, str]]:
+    """Of EARLIER nothing tells but the sidecar of ledger 1, which is short; of GONE etcd, too. The sidecar of 2 is lost
+    or `damaged`, or with `short` that of 1."""
     await folder.record(keys.topic(TOPIC), split_in_two(TOPIC))
     await folder.header(GONE, ABORTED)
     await folder.mark()
@@ -359,14 +362,17 @@ async def one_sidecar_lost(folder: ShortFolder, *, short: bool) -> list[tuple[st
         Ledger(2, [Written("g", GONE), Written("d")], 2, aborted={GONE: Position(2, 0)}, sidecar=short),
     )
     await folder.record(keys.watermark(WIDE), Watermark(position=(2, 1)))
+    if damaged:
+        file(folder, WIDE, "1.sidecar" if short else "2.sidecar").write_bytes(b"half")
     return await folder.repair()
 
 
+@pytest.mark.parametrize("damaged", [False, True], ids=["lost", "damaged"])
 async def test_c12_what_the_sidecar_of_a_short_ledger_listed_is_known_where_another_is_lost(
-    folder: ShortFolder,
+    folder: ShortFolder, damaged: bool
 ) -> None:
-    """▲ Taken for unknown, nobody would serve the segment."""
-    found = await one_sidecar_lost(folder, short=False)
+    """▲ Taken for unknown, nobody would serve the segment; and a damaged one would end every repair."""
+    found = await one_sidecar_lost(folder, short=False, damaged=damaged)
     [told] = [text for rule, text in found if rule == "sidecars"]
     assert told == f"{WIDE}: those of ledgers 2 are lost; etcd tells what they had listed"
     assert {place[1]: position for place, position in (await folder.aborted()).items()} == {
@@ -374,11 +380,16 @@ async def test_c12_what_the_sidecar_of_a_short_ledger_listed_is_known_where_anot
         GONE: (2, 0),
     }
     assert [one.aborted for one in (await folder.picture()).ledgers[WIDE].ledgers] == [0, 0]
+    assert not file(folder, WIDE, "2.sidecar").exists()
+    assert await folder.findings() == []
 
 
-async def test_c12_where_the_sidecar_of_a_short_ledger_is_lost_itself_nobody_serves(folder: ShortFolder) -> None:
+@pytest.mark.parametrize("damaged", [False, True], ids=["lost", "damaged"])
+async def test_c12_where_the_sidecar_of_a_short_ledger_is_lost_itself_nobody_serves(
+    folder: ShortFolder, damaged: bool
+) -> None:
     """▲ Off the list, what it had listed as aborted would be read."""
-    found = await one_sidecar_lost(folder, short=True)
+    found = await one_sidecar_lost(folder, short=True, damaged=damaged)
     [told] = [text for rule, text in found if "so nobody serves the segment" in text]
     assert told.startswith(f"{WIDE}: the sidecars of ledgers 1 are lost: nothing tells any more whether {EARLIER} ")
     assert [one.aborted for one in (await folder.picture()).ledgers[WIDE].ledgers] == [1, 1]
