@@ -134,15 +134,14 @@ class Dropping:
         return changed
 
     async def _shorten_sidecars(self, segment: str, record: LedgerRecord, short: list[int]) -> LedgerRecord:
-        """▲ Puts what the sidecar of such a ledger lists back into etcd: it lists aborted entries of older ledgers,
-        too, and goes with its own ledger. A lost sidecar stays listed: the segment's repair handles it."""
-        ledgers, infos = kept_ledgers(record), []
+        """▲ What the sidecar of such a ledger lists goes back into etcd, with all aborted records: it lists entries of
+        older ledgers, too, and goes with its own ledger. A lost sidecar stays listed: the segment's repair handles
+        it."""
+        infos = []
         for info in record.ledgers:
             there = await self._repair.listed_sidecar(segment, info) if info.ledger_id in short else None
             for (txn_id, writer), position in (there or {}).items():
-                left = AbortedRecord(max_position=_pair(within(position, ledgers)))
-                await self._repair.put(keys.aborted(segment, txn_id, writer), left)
-                self._picture.aborted[segment, txn_id, writer] = left
+                self._picture.aborted[segment, txn_id, writer] = AbortedRecord(max_position=_pair(position))
             infos.append(info if there is None else msgspec.structs.replace(info, aborted=0))
         return msgspec.structs.replace(record, ledgers=infos)
 

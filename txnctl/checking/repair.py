@@ -325,8 +325,12 @@ class Repair:
             await self.put(keys.aborted(segment, txn_id, writer), record)
 
     async def listed_sidecar(self, segment: str, info: LedgerInfo) -> AbortedAt | None:
-        """None if it is lost, or there is none."""
-        return await read_sidecar(self._ledgers, segment, info.ledger_id) if info.aborted else None
+        """None if it is lost or damaged, or there is none."""
+        try:
+            return await read_sidecar(self._ledgers, segment, info.ledger_id) if info.aborted else None
+        except DataCorrupt as error:
+            self.find("missing", f"{segment}: the sidecar of ledger {info.ledger_id} is damaged: {error}")
+            return None
 
     async def _reckon(
         self, picture: Picture, judge: RewoundJudge, segment: str, record: LedgerRecord, evidence: dict[int, AbortedAt]

@@ -79,12 +79,14 @@ async def serve(settings: ServerSettings) -> None:
             await server.start()
             await _serve_until(stop, server, store, settings)
         finally:
-            if http is not None:
-                await http.close()
-            await server.close()
-            for task in own:
-                task.cancel()
-            await asyncio.wait(own)
+            try:
+                await server.close()  # /readyz says that it is going down, however long that takes
+            finally:
+                if http is not None:
+                    await http.close()
+                for task in own:
+                    task.cancel()
+                await asyncio.wait(own)
     finally:
         await ledgers.close()
         await store.close()

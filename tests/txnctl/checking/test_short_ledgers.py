@@ -81,19 +81,20 @@ async def fill(folder: ShortFolder) -> None:
         await folder.header(txn_id, ABORTED)
     await folder.segment(
         SEALED,
-        Ledger(1, [Written("plain"), Written("over", OVER, 1), Written("whole", WHOLE)], 3),
+        Ledger(1, [Written("plain"), Written("over", OVER, 1), Written("whole", WHOLE), Written("half", ONE_HALF)], 4),
         Ledger(2, [Written("a"), Written("over", OVER, 1), Written("over", OVER, 1)], 2),
         Ledger(3, [Written("b")], None),
         sealed=(3, 0),
     )
     wide_3 = [Written("whole", WHOLE), Written("acks", ACKS), Written("gone", GONE), Written("half", ONE_HALF)]
+    wide_3.append(Written("gone", GONE))
     await folder.segment(
         WIDE,
         Ledger(
             1, [Written("wide"), Written("half", ONE_HALF), Written("earlier", EARLIER), Written("over", OVER, 1)], 3
         ),
         Ledger(2, [Written("c"), Written("over", OVER, 1)], None, aborted={EARLIER: Position(1, 2)}),
-        Ledger(3, wide_3, 3, aborted={GONE: Position(3, 2)}),
+        Ledger(3, wide_3, 3, aborted={GONE: Position(3, 4)}),
         Ledger(4, [Written("d"), Written("late", LATE), Written("e"), Written("side", SIDE)], 2, open=True),
     )
     await folder.segment(LEFT, Ledger(1, [Written(str(n), LATE) for n in range(6)], 6))
@@ -106,6 +107,7 @@ async def fill(folder: ShortFolder) -> None:
     await folder.segment(ELSEWHERE, Ledger(1, [Written(str(n)) for n in range(4)], 4), sealed=(1, 3))
     await folder.ops(OVER, SEALED, 3)
     await folder.ops(OVER, WIDE, 2)
+    await folder.ops(ONE_HALF, SEALED, 1)
     await folder.ops(ONE_HALF, WIDE, 2)
     await folder.ops(WHOLE, SEALED, 1)
     await folder.ops(WHOLE, WIDE, 1)
@@ -153,12 +155,12 @@ async def test_c12_several_ledgers_of_several_segments_are_shortened_each_to_wha
         f"{RIGHT}: ledger 3",
     ]
     assert [text[:38] for rule, text in found if rule == "torn" and "entries or more" in text] == [
-        "9 entries or more are missing, in 3 se"
+        "10 entries or more are missing, in 3 s"
     ]
     assert await folder.findings() == []
     picture = await folder.picture()
     lengths = {path: [one.closed_length for one in picture.ledgers[path].ledgers] for path in (SEALED, WIDE, LEFT)}
-    assert lengths == {SEALED: [3, 2, 0], WIDE: [3, 0, 3, 2], LEFT: [6]}
+    assert lengths == {SEALED: [4, 2, 0], WIDE: [3, 0, 3, 2], LEFT: [6]}
     assert picture.ledgers[SEALED].sealed == (2, 1)
     assert {place: one.end for place, one in picture.drained.items()} == {
         (TOPIC, "job", 0): (2, 1),
@@ -247,8 +249,11 @@ async def test_c12_an_interrupted_repair_ends_like_one_that_was_not_whatever_the
         await one.close()
 
 
-def damage(folder: ShortFolder, segment: str, ledger_id: int) -> None:
-    path = folder.data / "ledgers" / segment / f"{ledger_id}.ledger"
+def file(folder: ShortFolder, segment: str, name: str) -> Path:
+    return folder.data / "ledgers" / segment / name
+
+
+def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
     path.write_bytes(content)
@@ -268,7 +273,7 @@ async def test_c12_a_damaged_ledger_hides_nothing_of_what_is_left_behind_it(fold
     )
     await folder.ops(WHOLE, WIDE, 1)
     await folder.ops(OVER, WIDE, 2)
-    damage(folder, WIDE, 1)
+    damage(file(folder, WIDE, "1.ledger"))
     found = await folder.repair()
     assert [text for rule, text in found if "ledger 1 is damaged" in text and text.startswith(WIDE)]
     headers = (await folder.picture()).headers
@@ -291,7 +296,7 @@ async def test_c12_acks_in_an_open_ledger_that_is_damaged_stay(folder: ShortFold
     for name, block in blocks.items():
         await folder.record(keys.cursor_block(WIDE, "job", name), block)
     await folder.record(keys.cursor_block(WIDE, "job", "mark"), CursorMark(position=(2, 0)))
-    damage(folder, WIDE, 2)
+    damage(file(folder, WIDE, "2.ledger"))
     await folder.repair()
     picture = await folder.picture()
     assert picture.ledgers[WIDE].ledgers[1].closed_length is None, "nobody serves it"
@@ -337,3 +342,54 @@ async def test_c12_a_repaired_folder_is_served_and_shows_whole_transactions_alon
             await reader.wait(*expected, "the end")
     finally:
         await cluster.close()
+
+
+async def one_sidecar_lost(folder: ShortFolder, *, short: bool, damaged: bool = False) -> list[tuple[str, str]]:
+    """Of EARLIER nothing tells but the sidecar of ledger 1, which is short; of GONE etcd, too. The sidecar of 2 is lost
+    or `damaged`, or with `short` that of 1."""
+    await folder.record(keys.topic(TOPIC), split_in_two(TOPIC))
+    await folder.header(GONE, ABORTED)
+    await folder.mark()
+    await folder.segment(
+        WIDE,
+        Ledger(
+            1,
+            [Written("e", EARLIER), Written("b"), Written("c")],
+            2,
+            aborted={EARLIER: Position(1, 0)},
+            sidecar=not short,
+        ),
+        Ledger(2, [Written("g", GONE), Written("d")], 2, aborted={GONE: Position(2, 0)}, sidecar=short),
+    )
+    await folder.record(keys.watermark(WIDE), Watermark(position=(2, 1)))
+    if damaged:
+        file(folder, WIDE, "1.sidecar" if short else "2.sidecar").write_bytes(b"half")
+    return await folder.repair()
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["lost", "damaged"])
+async def test_c12_what_the_sidecar_of_a_short_ledger_listed_is_known_where_another_is_lost(
+    folder: ShortFolder, damaged: bool
+) -> None:
+    """▲ Taken for unknown, nobody would serve the segment; and a damaged one would end every repair."""
+    found = await one_sidecar_lost(folder, short=False, damaged=damaged)
+    [told] = [text for rule, text in found if rule == "sidecars"]
+    assert told == f"{WIDE}: those of ledgers 2 are lost; etcd tells what they had listed"
+    assert {place[1]: position for place, position in (await folder.aborted()).items()} == {
+        EARLIER: (1, 0),
+        GONE: (2, 0),
+    }
+    assert [one.aborted for one in (await folder.picture()).ledgers[WIDE].ledgers] == [0, 0]
+    assert not file(folder, WIDE, "2.sidecar").exists()
+    assert await folder.findings() == []
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["lost", "damaged"])
+async def test_c12_where_the_sidecar_of_a_short_ledger_is_lost_itself_nobody_serves(
+    folder: ShortFolder, damaged: bool
+) -> None:
+    """▲ Off the list, what it had listed as aborted would be read."""
+    found = await one_sidecar_lost(folder, short=True, damaged=damaged)
+    [told] = [text for rule, text in found if "so nobody serves the segment" in text]
+    assert told.startswith(f"{WIDE}: the sidecars of ledgers 1 are lost: nothing tells any more whether {EARLIER} ")
+    assert [one.aborted for one in (await folder.picture()).ledgers[WIDE].ledgers] == [1, 1]
