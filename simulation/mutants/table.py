@@ -15,6 +15,7 @@ from simulation.mutants import (
     coordinator,
     durability,
     edges,
+    flags,
     judges,
     ledger_files,
     losers,
@@ -81,6 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *unnoticed_by_clients.MUTANTS,
     *unnoticed.MUTANTS,
     *edges.MUTANTS,
+    *flags.MUTANTS,
     *commands.MUTANTS,
     *judges.MUTANTS,
 )
