@@ -147,6 +147,7 @@ class ClientProcesses:
             "acked behind a seek": sought.late,
             "sought topic made again": sought.life,
             "sought subscription made again": sought.lives,
+            "copied in a transaction": obedient.committed,
             "flag obeyed: the same call again": obedient.again,
             "flag obeyed: aborted and begun again": obedient.aborted,
             "flag obeyed: a new client": obedient.restarted,

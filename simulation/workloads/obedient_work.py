@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -37,6 +38,8 @@ SUBSCRIPTION = "obedient"
 ORIGIN = "origin"
 NAMED_SHARE = 0.3
 TIMEOUTS_S = (1.0, 15.0)
+LONG_SHARE = 0.05
+"""Share of messages that take about as long as the shorter timeout of a transaction."""
 AGAIN_S = 0.2
 """Mean pause before the same call again."""
 
@@ -47,7 +50,6 @@ class ObedientLog:
     there. `inputs`, `left`: ids found at the end; `copies`: the origins of the copies found."""
 
     doing: dict[str, str] = field(default_factory=dict)
-    found: list[str] = field(default_factory=list)
     committed: int = 0
     again: int = 0
     """How often a call was repeated."""
@@ -62,7 +64,6 @@ class ObedientLog:
         yield from (f"obedient: {name} is still in {what}" for name, what in self.doing.items())
 
     def findings(self) -> Iterator[str]:
-        yield from self.found
         copies, inputs, left = Counter(self.copies), dict.fromkeys(self.inputs), dict.fromkeys(self.left)
         for origin, count in copies.items():
             if count > 1:
@@ -77,7 +78,7 @@ class ObedientLog:
 
 
 class ObedientLife(LoggedLife[ObedientLog]):
-    """One life of one client. It ends with a fatal error."""
+    """One life of one client. It ends after a while, or with a fatal error."""
 
     async def live(self) -> None:
         self._log.doing = {name: what for name, what in self._log.doing.items() if not self._is_former(name)}
@@ -86,6 +87,9 @@ class ObedientLife(LoggedLife[ObedientLog]):
         finally:
             self._log.doing.pop(self._name, None)
 
+    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
+        return self._connect()
+
     def _is_former(self, name: str) -> bool:
         return name.partition(".")[0] == self._name.partition(".")[0]
 
@@ -93,19 +97,18 @@ class ObedientLife(LoggedLife[ObedientLog]):
         self._met(error)
         self._log.restarted += 1
         if not (error.fatal or error.retriable):
-            self._find("the client", error)
+            self._find(error)
 
-    def _find(self, what: str, error: TxnError) -> None:
-        self._log.found.append(
-            f"obedient: {what} raised what no flag tells how to obey: {type(error).__name__}: {error}"
-        )
+    def _find(self, error: TxnError) -> None:
+        self._plan.unexpected.append(f"{self._name}: no flag says how to obey {type(error).__name__}: {error}")
 
     async def _work(self, client: txnclient.Client) -> None:
         for topic in (TOPIC, COPIES):
             await self._obey("create_topic", partial(client.create_topic, topic, segments=self._plan.segments))
         producer = await self._obey("producer", lambda: client.producer(COPIES, linger_ms=self._random.choice((0, 5))))
         consumer = await self._obey("consumer", partial(self._open, client))
-        while self._plan.active:
+        until = self._now() + self._random.uniform(5.0, 60.0)
+        while self._goes_on(until):
             await self._pause(4 * self._plan.pause_s)
             await self._batch(client, consumer, producer)
 
@@ -153,6 +156,8 @@ class ObedientLife(LoggedLife[ObedientLog]):
             origin = {ORIGIN: str(message.id)}
             send = partial(producer.send, message.data, key=message.key, properties=origin, txn=txn)
             await self._obey("send", send)
+            if self._random.random() < LONG_SHARE:
+                await self._pause(TIMEOUTS_S[0])
         await self._obey("ack", partial(consumer.ack, messages, txn=txn))
         writers = None if txn.name is None else [txn.writer_id]
         await self._obey("commit", partial(txn.commit, writers=writers))

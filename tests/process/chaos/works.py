@@ -19,6 +19,7 @@ from simulation.workloads.dead_work import DeadLife
 from simulation.workloads.keyed_work import KeyedLife, KeyedLog
 from simulation.workloads.large_work import LargeLife
 from simulation.workloads.layout_work import LayoutLife
+from simulation.workloads.obedient_work import ObedientLife, ObedientLog
 from simulation.workloads.passing_work import TOPIC as PASSING_TOPIC
 from simulation.workloads.passing_work import PassingLife
 from simulation.workloads.queue_work import QueueLife, QueueLog
@@ -31,13 +32,15 @@ from txnwire.grpc_transport import GrpcTransport
 from txnwire.ports import Transport
 
 WORKS: dict[str, tuple[str, ...]] = {
-    "worker-1": ("history-1", "keyed-1", "queue-1", "seeking", "acking"),
+    "worker-1": ("history-1", "keyed-1", "queue-1", "obedient-1", "seeking", "acking"),
     "worker-2": ("history-2", "keyed-2", "queue-2", "passing", "large"),
-    "worker-3": ("history-3", "leaving", "layouts", "dead"),
+    "worker-3": ("history-3", "obedient-2", "leaving", "layouts", "dead"),
 }
 """Worker process → its clients."""
 STEADY = ("history-1", "history-2", "history-3")
 """Clients that commit transactions for as long as nothing is in their way."""
+ENDING = (*STEADY, "obedient-1", "obedient-2")
+"""Clients that must end when they are told to, because no call of theirs is repeated in vain."""
 LIVES: dict[str, Callable[[Any, Plan, Any], Any]] = {
     "passing": PassingLife,
     "seeking": SeekLife,
@@ -130,6 +133,7 @@ class Works:
             "leaving": lambda: LeavingLife(ports, plan),
             "keyed": lambda: KeyedLife(ports, plan, KeyedLog()),
             "queue": lambda: QueueLife(ports, plan, QueueLog(TakenOnDisk(self.folder / f"{client}.taken.jsonl"))),
+            "obedient": lambda: ObedientLife(ports, plan, ObedientLog()),
             "layouts": lambda: self._layouts(ports, plan),
         }
         return make[kind]()
