@@ -153,17 +153,6 @@ def in_virtual_time(scenario: Callable[[MemoryEtcd], Coroutine[object, object, T
     return run(body())
 
 
-async def until(condition: Callable[[], bool], limit_s: float = 300.0) -> float:
-    """Wait (in virtual time) until `condition` holds; how long that took, in seconds."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    while not condition():
-        if loop.time() - started > limit_s:
-            raise AssertionError(f"not within {limit_s} s")
-        await asyncio.sleep(0.01)
-    return loop.time() - started
-
-
 def open_headers(etcd: MemoryEtcd) -> list[TxnId]:
     """Transactions that etcd holds OPEN."""
     return [keys.txn_of(record.key) for record in headers(etcd) if record.version == 1]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from coordinator_v5.balance import Share, share
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, headers, open_headers, until
+from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, headers, open_headers
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import COMMITTED, Header, decode

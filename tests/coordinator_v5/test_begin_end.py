@@ -20,9 +20,9 @@ from tests.coordinator_v5.processes import (
     fresh_etcd,
     headers,
     open_headers,
-    until,
 )
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, REASON_UNANSWERED
@@ -199,7 +199,7 @@ async def test_d5_unknown_collected_and_forgotten_ids_give_distinct_answers() ->
     await one.coordinator.end(kept, commit=True)
     aborted = (await one.coordinator.begin(0)).txn_id
     await one.coordinator.end(aborted, commit=False)
-    await until(lambda: not headers(etcd))
+    await until(lambda: not headers(etcd), within_s=300.0)
     for process in (one, two):
         end = process.coordinator.end
         assert (await end(kept, commit=True)).state == COMMITTED

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, until
+from tests.coordinator_v5.processes import Connection, Process, fresh_etcd
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate

@@ -20,10 +20,10 @@ from tests.coordinator_v5.processes import (
     Process,
     fresh_etcd,
     headers,
-    until,
     within,
 )
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, AbortedRecord, GcHorizon, Op
@@ -77,7 +77,7 @@ async def test_a_collected_transaction_costs_little_more_than_its_header_s_delet
     await asyncio.sleep(0.5)
     first = etcd.mvcc.revision + 1
     await run_transactions(process, 600)
-    await until(lambda: not headers(etcd))
+    await until(lambda: not headers(etcd), within_s=300.0)
     changes = etcd.mvcc.changes_since(first, at_most=100_000)
     mutations = sum(len(change.events) for change in changes)
     deletions = sum(event.kind is EventKind.DELETE for change in changes for event in change.events)
@@ -112,7 +112,7 @@ async def test_e5_a_header_stays_while_an_op_of_it_remains() -> None:
     assert await process.write(held, epoch=epoch)
     await process.coordinator.end(held, commit=True)
     others = await run_transactions(process, 60)
-    await until(lambda: len(headers(etcd)) == 1, limit_s=75)
+    await until(lambda: len(headers(etcd)) == 1, within_s=75)
     await asyncio.sleep(600)
     assert [keys.txn_of(record.key) for record in headers(etcd)] == [held]
     assert process.coordinator.statistics().stuck == 1
@@ -145,7 +145,7 @@ async def test_what_a_round_that_is_interrupted_has_not_come_to_stays_in_line() 
         return await read(start, end, **options)
 
     process.store.range = fails_once  # type: ignore[method-assign]
-    await until(lambda: [keys.txn_of(record.key) for record in headers(etcd)] == [held], limit_s=75)
+    await until(lambda: [keys.txn_of(record.key) for record in headers(etcd)] == [held], within_s=75)
     assert failed == 1
     await process.close()
 
@@ -166,7 +166,7 @@ async def test_what_others_refuse_again_and_again_by_raising_the_horizon_is_coll
         return await send(commit, **options)
 
     process.store.commit = overtaken  # type: ignore[method-assign]
-    await until(lambda: not headers(etcd), limit_s=75)
+    await until(lambda: not headers(etcd), within_s=75)
     assert raised == [1, 2, 3]
     await check_outcomes(process, decided)
     await process.close()
@@ -181,7 +181,7 @@ async def test_what_was_set_aside_goes_back_in_line_in_turns_and_not_to_an_id_th
         held = (await process.coordinator.begin(0)).txn_id
         assert await process.write(held, epoch=epoch)
         await process.coordinator.end(held, commit=True)
-    await until(lambda: process.coordinator.statistics().stuck == 3, limit_s=75)
+    await until(lambda: process.coordinator.statistics().stuck == 3, within_s=75)
     collector = process.coordinator._collector
     collector._stuck = {txn_id: stuck._replace(retry_at=0.0) for txn_id, stuck in collector._stuck.items()}
     with turns_divided_by(TRIED_AT_ONCE):  # one at once
@@ -203,7 +203,7 @@ async def test_e5_an_op_of_the_last_header_of_a_batch_holds_back_none_of_the_oth
     held = (await process.coordinator.begin(0)).txn_id
     assert await process.write(held, epoch=epoch)
     await process.coordinator.end(held, commit=True)
-    await until(lambda: len(headers(etcd)) == 1, limit_s=75)
+    await until(lambda: len(headers(etcd)) == 1, within_s=75)
     assert [keys.txn_of(record.key) for record in headers(etcd)] == [held]
     await check_outcomes(process, others)
     await process.close()
@@ -260,7 +260,7 @@ async def test_a_loser_beyond_the_first_page_of_ops_stays_hidden(disturbed: bool
         etcd.mvcc.commit([Commit(puts=(put, Put(keys.write_index(SEGMENT, begun.txn_id), b"")))])
     await process.coordinator.end(begun.txn_id, commit=True, writers=[f"{1:016x}"])
     etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)),))])
-    await until(lambda: not headers(etcd))
+    await until(lambda: not headers(etcd), within_s=300.0)
     assert within(etcd, keys.TXN_OP) == []
     hidden = [process.record(keys.aborted(SEGMENT, begun.txn_id, writer)) for writer in range(1, 126)]
     assert hidden[0] is None
@@ -294,15 +294,15 @@ async def test_a_collection_by_another_coordinator_is_noticed() -> None:
     one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
     decided = await run_transactions(one, 30)
     one.pause()
-    await until(lambda: two.coordinator.owned_tcids == (0,))
-    await until(lambda: not headers(etcd), limit_s=90)
+    await until(lambda: two.coordinator.owned_tcids == (0,), within_s=300.0)
+    await until(lambda: not headers(etcd), within_s=90)
     await check_outcomes(two, decided)
     one.resume()
     await asyncio.sleep(70)
     await two.close()
-    await until(lambda: one.coordinator.owned_tcids == (0,))
+    await until(lambda: one.coordinator.owned_tcids == (0,), within_s=300.0)
     decided |= await run_transactions(one, 30)
-    await until(lambda: not headers(etcd))
+    await until(lambda: not headers(etcd), within_s=300.0)
     await check_outcomes(one, decided)
     await one.close()
 
@@ -314,9 +314,9 @@ async def test_decisions_of_other_coordinators_are_found_and_collected() -> None
     begun = [(await one.coordinator.begin(0, timeout_ms=3_000_000)).txn_id for _ in range(20)]
     await asyncio.sleep(3)
     decided = {txn_id: (await two.coordinator.end(txn_id, commit=True)).state for txn_id in begun}
-    await until(lambda: one.coordinator.statistics().open == 0, limit_s=40)
+    await until(lambda: one.coordinator.statistics().open == 0, within_s=40)
     assert within(etcd, keys.TXN_BY_DEADLINE) == []
-    await until(lambda: not headers(etcd), limit_s=70)
+    await until(lambda: not headers(etcd), within_s=70)
     await check_outcomes(one, decided)
     assert one.coordinator.statistics().committed == 0
     await one.close()
@@ -331,7 +331,7 @@ async def test_a_header_that_cannot_be_read_hides_no_decision_of_another_coordin
     await asyncio.sleep(3)
     etcd.mvcc.commit([Commit(puts=(Put(keys.txn(first), b"not json"),))])
     await two.coordinator.end(second, commit=True)
-    await until(lambda: one.coordinator.statistics().open == 1, limit_s=40)
+    await until(lambda: one.coordinator.statistics().open == 1, within_s=40)
     await one.close()
     await two.close()
 
@@ -360,11 +360,11 @@ async def test_outcome_blocks_expire_after_seven_days_untouched() -> None:
     settings = CoordinatorSettings(tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0)
     process = await Process(etcd, "one", settings).start()
     old = await run_transactions(process, 3)
-    await until(lambda: not headers(etcd))
+    await until(lambda: not headers(etcd), within_s=300.0)
     process.clock.step_ms = WEEK_MS - 120_000
     await asyncio.sleep(60)
     await check_outcomes(process, old)
-    assert await until(lambda: not within(etcd, keys.TXN_OUTCOME)) < 90
+    assert await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=300.0) < 90
     await process.close()
 
 
@@ -380,7 +380,7 @@ async def test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well
     await run_transactions(process, 1)
     await until(lambda: not headers(etcd))
     process.clock.step_ms = 700_000
-    await until(lambda: not within(etcd, keys.TXN_OUTCOME), limit_s=60)
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=60)
     await process.close()
 
 
@@ -403,7 +403,7 @@ async def test_a_block_touched_in_the_future_holds_back_no_other_and_goes_in_its
     assert len(blocks) == 2
     await asyncio.sleep(500)
     await check_outcomes(process, ahead | later)
-    await until(lambda: not within(etcd, keys.TXN_OUTCOME), limit_s=300)
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=300)
     await process.close()
 
 
@@ -422,7 +422,7 @@ async def test_a_block_touched_in_the_future_holds_back_no_other() -> None:
     await run_transactions(process, 1)
     await until(lambda: not headers(etcd))
     process.clock.step_ms = 700_000
-    await until(lambda: len(within(etcd, keys.TXN_OUTCOME)) == 1, limit_s=60)
+    await until(lambda: len(within(etcd, keys.TXN_OUTCOME)) == 1, within_s=60)
     await check_outcomes(process, ahead)
     await process.close()
 
@@ -442,7 +442,7 @@ async def test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it() 
     first, _ = within(etcd, keys.TXN_OUTCOME)
     etcd.mvcc.commit([Commit(puts=(Put(first.key, b"not an outcome block"),))])
     process.clock.step_ms = 700_000
-    await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == [first.key], limit_s=60)
+    await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == [first.key], within_s=60)
     await process.close()
 
 
@@ -452,7 +452,7 @@ async def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> Non
     process = await Process(etcd, "one", CoordinatorSettings(tcids=2, id_block=128)).start()
     decided = await run_transactions(process, 5_000)
     decided |= await run_transactions(process, 50, tcid=1)
-    await until(lambda: not headers(etcd), limit_s=120)
+    await until(lambda: not headers(etcd), within_s=120)
     await check_outcomes(process, decided)
     await process.close()
 
@@ -469,7 +469,7 @@ async def test_only_a_decided_header_ever_disappears() -> None:
             if (number + round_) % 4:
                 commit = number % 2 == 0
                 states[one.txn_id] = (await process.coordinator.end(one.txn_id, commit=commit)).state
-    await until(lambda: all(record.version == 1 for record in headers(etcd)))
+    await until(lambda: all(record.version == 1 for record in headers(etcd)), within_s=300.0)
     assert {keys.txn_of(record.key) for record in headers(etcd)} == {
         txn_id for txn_id, state in states.items() if state == "open"
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, open_headers, until
+from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, open_headers
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
 from txnwire.errors import Overloaded
@@ -28,7 +29,7 @@ async def most_at_once(process: Process, etcd: MemoryEtcd, left: int) -> int:
         most = max(most, process.coordinator.statistics().sweeping)
         return len(open_headers(etcd)) == left
 
-    await until(ended, limit_s=30)
+    await until(ended, within_s=30)
     return most
 
 

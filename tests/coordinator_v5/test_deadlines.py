@@ -7,16 +7,9 @@ import asyncio
 import pytest
 
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import (
-    ONE_TCID,
-    Connection,
-    Process,
-    fresh_etcd,
-    open_headers,
-    until,
-    within,
-)
+from tests.coordinator_v5.processes import ONE_TCID, Connection, Process, fresh_etcd, open_headers, within
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
@@ -45,7 +38,7 @@ async def test_d6_a_transaction_is_aborted_within_a_second_and_a_half_of_its_dea
     etcd = fresh_etcd()
     process = await Process(etcd, "one").start()
     begun = await process.coordinator.begin(0, timeout_ms=timeout_ms)
-    took = await until(lambda: not open_headers(etcd))
+    took = await until(lambda: not open_headers(etcd), within_s=300.0)
     assert timeout_ms / 1000 <= took <= timeout_ms / 1000 + 1.5
     header = await process.header(begun.txn_id)
     assert header is not None
@@ -65,7 +58,7 @@ async def test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_aga
     await asyncio.sleep(3)
     assert len(open_headers(etcd)) == 1
     etcd.quota_bytes, etcd.no_space = plenty, False  # defragmented and disarmed
-    await until(lambda: not open_headers(etcd), limit_s=10)
+    await until(lambda: not open_headers(etcd), within_s=10)
     await process.close()
 
 
@@ -112,7 +105,7 @@ async def test_d2_a_commit_whose_write_is_held_past_the_sweep_of_another_coordin
     await asyncio.sleep(4.9)
     other.fates.script = [Fate(arrive_s=2.0, answer_s=2.0)]
     commit = asyncio.ensure_future(other.coordinator.end(begun.txn_id, commit=True))
-    await until(lambda: not open_headers(etcd), 1.5)
+    await until(lambda: not open_headers(etcd), within_s=1.5)
     assert not other.fates.script, "the commit is on its way"
     assert not commit.done()
     with pytest.raises(InvalidTxnState, match=REASON_TIMEOUT):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 from coordinator_v5.name_expiry import NameExpiry
-from tests.coordinator_v5.processes import StepClock, fresh_etcd, until, within
+from tests.coordinator_v5.processes import StepClock, fresh_etcd, within
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnctl.process.sweeper import Maintainer
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -58,6 +59,6 @@ async def test_the_elected_sweeper_lets_names_expire() -> None:
     clock.step_ms = KEEP_MS + 60_000
     sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
     sweeper.start()
-    await until(lambda: len(names(etcd)) == 2, limit_s=120)
+    await until(lambda: len(names(etcd)) == 2, within_s=120)
     await sweeper.close()
     await store.close()

@@ -6,10 +6,11 @@ import asyncio
 
 from coordinator_v5.service import _listed
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Process, fresh_etcd, until
+from tests.coordinator_v5.processes import Process, fresh_etcd
 from tests.coordinator_v5.test_clocks import SETTINGS, TEN_MINUTES_MS, TIMEOUT_MS, stamped
 from tests.coordinator_v5.test_names import NAME, W1, begin, close, commit, two
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import TxnName
 from txnstore.writes.name_transitions import Keep

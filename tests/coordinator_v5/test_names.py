@@ -23,10 +23,10 @@ from tests.coordinator_v5.processes import (
     fresh_etcd,
     headers,
     open_headers,
-    until,
     within,
 )
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
@@ -266,11 +266,11 @@ async def test_a5_no_client_s_end_aborts_it_only_its_deadline_does() -> None:
     plain = await coordinator.begin(0, timeout_ms=40_000, connection=connection)
     await coordinator.announce(connection, [begun.txn_id, plain.txn_id])
     coordinator.disconnected(connection)
-    await until(lambda: open_headers(etcd) == [begun.txn_id], limit_s=15)
+    await until(lambda: open_headers(etcd) == [begun.txn_id], within_s=15)
     await asyncio.sleep(20)
     assert open_headers(etcd) == [begun.txn_id]
     assert coordinator.statistics().sessions == 0
-    await until(lambda: not open_headers(etcd), limit_s=15)
+    await until(lambda: not open_headers(etcd), within_s=15)
     with pytest.raises(InvalidTxnState, match="timeout"):
         await commit(process, begun.txn_id, [])
     assert (await begin(process)).txn_id != begun.txn_id
@@ -285,16 +285,16 @@ async def test_a_successor_keeps_it_open_and_ends_it_at_its_deadline() -> None:
     kept = await begin(one, "job/2", timeout_ms=60_000)
     one.kill()
     successor = await Process(etcd, "two").start()
-    await until(lambda: successor.coordinator.owned_tcids == (0,), limit_s=20)
+    await until(lambda: successor.coordinator.owned_tcids == (0,), within_s=20)
     assert await begin(successor) == begun._replace(joined=True)
     await asyncio.sleep(30)  # more than any client's grace
     assert len(open_headers(etcd)) == 2
     await commit(successor, kept.txn_id, [W1], name="job/2")
-    await until(lambda: not open_headers(etcd), limit_s=40)
+    await until(lambda: not open_headers(etcd), within_s=40)
     header = await successor.header(begun.txn_id)
     assert header is not None
     assert header.reason == "timeout"
-    await until(lambda: not headers(etcd), limit_s=90)
+    await until(lambda: not headers(etcd), within_s=90)
     assert (await begin(successor, "job/2")).decision == RecordedDecision(COMMITTED, 0, None, (W1,))
     await close(successor)
 
@@ -354,7 +354,7 @@ async def test_what_was_joined_and_ended_elsewhere_before_its_begin_was_answered
     assert (await late).decision == RecordedDecision(
         COMMITTED, (await commit(one, joined.txn_id, [W1])).revision, None, (W1,)
     )
-    await until(lambda: one.coordinator.statistics().open == 0, limit_s=5)
+    await until(lambda: one.coordinator.statistics().open == 0, within_s=5)
     assert one.coordinator.statistics().aborted == 0
     await close(one, other)
 

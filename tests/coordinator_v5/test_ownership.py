@@ -9,8 +9,9 @@ from random import Random
 
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import StepClock, fresh_etcd, until
+from tests.coordinator_v5.processes import StepClock, fresh_etcd
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore

@@ -9,8 +9,9 @@ import pytest
 
 from coordinator_v5 import queries
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import SEGMENT, Process, fresh_etcd, headers, until
+from tests.coordinator_v5.processes import SEGMENT, Process, fresh_etcd, headers
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.records import ABORTED, COMMITTED, OPEN, Op, TransactionKey, encode
 from txnstore.store import Commit, Delete, Put, RangeResult
@@ -105,7 +106,7 @@ async def test_a_description_has_header_ops_and_outcome_also_after_collection() 
     assert found.outcome == decision
     prefix = keys.txn_ops(txn_id)
     etcd.mvcc.commit([Commit(deletes=(Delete(prefix, keys.prefix_end(prefix)),))])
-    await until(lambda: not headers(etcd))
+    await until(lambda: not headers(etcd), within_s=300.0)
     found = await queries.describe_transaction(process.store, txn_id)
     assert (found.record, found.ops, found.outcome) == (None, (), RecordedDecision(COMMITTED, 0))
     await process.close()
@@ -123,7 +124,7 @@ async def test_outcomes_of_many_in_one_question() -> None:
     assert [None if one is None else one.state for one in now] == [COMMITTED, ABORTED, None, None, COMMITTED]
     assert now[1] is not None
     assert now[1].reason == "client"
-    await until(lambda: len(headers(etcd)) == 0)
+    await until(lambda: len(headers(etcd)) == 0, within_s=300.0)
     later = await queries.outcomes(process.store, ids)
     assert [None if one is None else one.state for one in later] == [COMMITTED, ABORTED, ABORTED]
     await process.close()

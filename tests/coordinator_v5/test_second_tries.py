@@ -10,17 +10,9 @@ import pytest
 from coordinator_v5.begins import MAX_EXTRA
 from coordinator_v5.name_expiry import NameExpiry
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import (
-    Connection,
-    Process,
-    StepClock,
-    fresh_etcd,
-    headers,
-    open_headers,
-    until,
-    within,
-)
+from tests.coordinator_v5.processes import Connection, Process, StepClock, fresh_etcd, headers, open_headers, within
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate, MemoryStore
@@ -45,7 +37,7 @@ async def test_d2_a_deadline_that_passes_amid_an_unanswered_begin_is_met_once_th
     process.fates.script = [Fate(arrive_s=0.001, answer_s=answer_s)]
     begun = await process.coordinator.begin(0, timeout_ms=int(answer_s * 500))
     assert begun.txn_id in open_headers(etcd)
-    await until(lambda: begun.txn_id not in open_headers(etcd), limit_s=5.0)
+    await until(lambda: begun.txn_id not in open_headers(etcd), within_s=5.0)
     await process.close()
 
 
@@ -67,7 +59,7 @@ async def test_d2_an_abort_that_a_full_etcd_refuses_is_made_once_there_is_room()
     await asyncio.sleep(10.0)
     assert open_headers(etcd) == [begun.txn_id]
     make_room(etcd)
-    await until(lambda: not open_headers(etcd), limit_s=10.0)
+    await until(lambda: not open_headers(etcd), within_s=10.0)
     header = await process.header(begun.txn_id)
     assert header is not None
     assert header.state == ABORTED
@@ -85,7 +77,7 @@ async def test_d7_the_abort_of_a_begin_that_another_id_has_served_is_tried_again
     await asyncio.sleep(8.0)
     (late,) = [one for one in open_headers(etcd) if one.counter == begun.txn_id.counter - 1]
     make_room(etcd)
-    await until(lambda: late not in open_headers(etcd), limit_s=10.0)
+    await until(lambda: late not in open_headers(etcd), within_s=10.0)
     assert begun.txn_id in open_headers(etcd)
     await process.close()
 
@@ -104,7 +96,7 @@ async def test_d7_a_begin_that_goes_unanswered_again_keeps_none_behind_it_from_i
     first = asyncio.ensure_future(process.coordinator.begin(0, timeout_ms=120_000))
     await asyncio.sleep(settings.begin_patience_s / 2)
     second = asyncio.ensure_future(process.coordinator.begin(0, timeout_ms=120_000))
-    await until(second.done, limit_s=settings.begin_patience_s * 1.3)
+    await until(second.done, within_s=settings.begin_patience_s * 1.3)
     assert not first.done()
     await second
     first.cancel()
@@ -120,7 +112,7 @@ async def test_d3_a_deadline_key_that_a_full_etcd_refuses_is_written_once_there_
     await asyncio.sleep(CoordinatorSettings().index_after_s + 5.0)
     assert within(etcd, keys.TXN_BY_DEADLINE) == []
     make_room(etcd)
-    await until(lambda: len(within(etcd, keys.TXN_BY_DEADLINE)) == 1, limit_s=10.0)
+    await until(lambda: len(within(etcd, keys.TXN_BY_DEADLINE)) == 1, within_s=10.0)
     await process.close()
 
 
@@ -135,7 +127,7 @@ async def test_d6_a_session_that_returns_keeps_none_behind_it_from_being_called_
     coordinator.disconnected(first)
     coordinator.disconnected(second)
     await coordinator.announce(Connection("first"), [kept.txn_id])
-    await until(lambda: open_headers(etcd) == [kept.txn_id], limit_s=CoordinatorSettings().client_grace_s + 5.0)
+    await until(lambda: open_headers(etcd) == [kept.txn_id], within_s=CoordinatorSettings().client_grace_s + 5.0)
     assert left.txn_id not in open_headers(etcd)
     await process.close()
 
@@ -150,7 +142,7 @@ async def test_e5_what_a_round_of_collection_could_not_take_along_is_taken_by_a_
     await asyncio.sleep(30.0)
     assert len(headers(etcd)) == 3
     make_room(etcd)
-    await until(lambda: not headers(etcd), limit_s=60.0)
+    await until(lambda: not headers(etcd), within_s=60.0)
     await process.close()
 
 
@@ -169,7 +161,7 @@ async def test_names_that_a_failed_round_has_left_are_looked_at_soon_and_not_a_w
     store.memory_backend.disconnect()
     await asyncio.sleep(60.0 + 45.0)  # the round has begun, and has failed
     store.memory_backend.reconnect()
-    await until(lambda: len(within(etcd, keys.TXN_NAME)) == 1, limit_s=300.0)
+    await until(lambda: len(within(etcd, keys.TXN_NAME)) == 1, within_s=300.0)
     expiry.cancel()
     await store.close()
 
@@ -186,9 +178,9 @@ async def test_d7_however_many_begins_went_unanswered_before_the_next_one_is_ser
     for _ in range(MAX_EXTRA + 1):
         process.fates.script = [Fate(arrive_s=0.001, answer_s=2 * settings.begin_patience_s)]
         begin = asyncio.ensure_future(process.coordinator.begin(0, timeout_ms=120_000))
-        await until(begin.done, limit_s=1.5 * settings.begin_patience_s)
+        await until(begin.done, within_s=1.5 * settings.begin_patience_s)
         await process.coordinator.end((await begin).txn_id, commit=True)
-        await until(lambda: not open_headers(etcd), limit_s=2 * settings.begin_patience_s)
+        await until(lambda: not open_headers(etcd), within_s=2 * settings.begin_patience_s)
     await process.close()
 
 
@@ -204,7 +196,7 @@ async def test_ids_that_a_full_etcd_refuses_are_asked_for_again() -> None:
     with pytest.raises(StoreFull):
         await process.coordinator.begin_named(0, name="job")
     make_room(etcd)
-    await until(lambda: not process.store.refuses_new, limit_s=60.0)
+    await until(lambda: not process.store.refuses_new, within_s=60.0)
     for _ in range(5):
         await process.coordinator.begin(0)
     await process.coordinator.begin_named(0, name="job")
@@ -247,7 +239,7 @@ async def test_d6_deadlines_are_met_however_many_aborts_a_full_etcd_has_refused(
     await asyncio.sleep(10.0)
     assert len(open_headers(etcd)) == 4
     make_room(etcd)
-    await until(lambda: not open_headers(etcd), limit_s=10.0)
+    await until(lambda: not open_headers(etcd), within_s=10.0)
     await process.close()
 
 
@@ -258,8 +250,8 @@ async def test_d3_what_another_coordinator_has_decided_early_is_followed_at_once
     one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
     begun = await one.coordinator.begin(0, timeout_ms=3_000_000)
     assert (await two.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
-    await until(lambda: one.coordinator.statistics().open == 0, limit_s=CoordinatorSettings().index_after_s + 1.0)
-    await until(lambda: not headers(etcd), limit_s=90.0)
+    await until(lambda: one.coordinator.statistics().open == 0, within_s=CoordinatorSettings().index_after_s + 1.0)
+    await until(lambda: not headers(etcd), within_s=90.0)
     await one.close()
     await two.close()
 
@@ -283,7 +275,7 @@ async def test_d6_a_commit_that_comes_while_a_zombie_sweeps_is_made_although_the
     one.coordinator._ownership._on_lost = lambda _: None
     one.fates.script = [Fate(arrive_s=0.05, answer_s=0.05)] * 100
     one.resume()
-    await until(lambda: txn.ending is not None, limit_s=5.0)
+    await until(lambda: txn.ending is not None, within_s=5.0)
     ends = [asyncio.ensure_future(one.coordinator.end(begun.txn_id, commit=True)) for _ in range(2)]
     assert [end.state for end in await asyncio.wait_for(asyncio.gather(*ends), 5.0)] == [COMMITTED] * 2
     assert txn.tc.lost
@@ -328,7 +320,7 @@ async def test_d7_a_keyed_begin_that_is_answered_long_after_its_client_has_gone_
     await until(lambda: coordinator.statistics().sessions == 0)
     assert len(open_headers(etcd)) == 1
     process.fates.script.clear()
-    await until(lambda: not open_headers(etcd), limit_s=2 * settings.client_grace_s)
+    await until(lambda: not open_headers(etcd), within_s=2 * settings.client_grace_s)
     await process.close()
 
 

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from coordinator_v5.service import CoordinatorService
-from tests.coordinator_v5.processes import Process, fresh_etcd, open_headers, until
+from tests.coordinator_v5.processes import Process, fresh_etcd, open_headers
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnwire.calls import Caller
 from txnwire.errors import (
@@ -231,7 +232,7 @@ async def test_a_client_whose_connection_ends_loses_its_transactions_unless_it_a
         second = await connect()
         bits = pb.TxnIdBits(txnid_most_bits=kept.most_bits, txnid_least_bits=kept.least_bits)
         await second.caller.call(pb.Command(announce_session=pb.AnnounceSession(open=[bits])))
-        await until(lambda: len(open_headers(etcd)) == 1, limit_s=12)
+        await until(lambda: len(open_headers(etcd)) == 1, within_s=12)
         await asyncio.sleep(30)
         assert open_headers(etcd) == [kept]
         assert kept != lost

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import ONE_TCID, Connection, Process, fresh_etcd, open_headers, until
+from tests.coordinator_v5.processes import ONE_TCID, Connection, Process, fresh_etcd, open_headers
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, REASON_SESSION
 from txnwire.errors import InvalidTxnState
@@ -50,7 +51,7 @@ async def test_a_client_that_comes_back_in_time_keeps_its_transactions() -> None
     assert open_headers(etcd) == [begun.txn_id]
     assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
     process.coordinator.disconnected(second)
-    await until(lambda: process.coordinator.statistics().sessions == 0, limit_s=20)
+    await until(lambda: process.coordinator.statistics().sessions == 0, within_s=20)
     await process.close()
 
 
@@ -64,7 +65,7 @@ async def test_a_client_that_came_back_hides_none_that_was_lost_after_it() -> No
     process.coordinator.disconnected(first)
     await process.coordinator.announce(Connection("a"), [kept.txn_id])
     process.coordinator.disconnected(other)
-    await until(lambda: open_headers(etcd) == [kept.txn_id], limit_s=20)
+    await until(lambda: open_headers(etcd) == [kept.txn_id], within_s=20)
     await process.close()
 
 
@@ -160,7 +161,7 @@ async def test_d7_a_begin_that_is_claimed_after_all_keeps_none_behind_it_from_go
     process.coordinator.disconnected(first)
     await process.coordinator.announce(second, [])
     assert await process.coordinator.begin(0, connection=second, attempt=b"c" * 8) == claimed
-    await until(lambda: open_headers(etcd) == [claimed.txn_id], limit_s=12)
+    await until(lambda: open_headers(etcd) == [claimed.txn_id], within_s=12)
     await process.close()
 
 
@@ -182,6 +183,6 @@ async def test_d7_a_begin_that_is_answered_once_its_id_was_lost_stays_its_client
     await asyncio.sleep(30)
     assert begun.txn_id in open_headers(etcd)
     process.coordinator.disconnected(connection)
-    await until(lambda: not open_headers(etcd), limit_s=15)
-    await until(lambda: process.coordinator.statistics().sessions == 0, limit_s=2)
+    await until(lambda: not open_headers(etcd), within_s=15)
+    await until(lambda: process.coordinator.statistics().sessions == 0, within_s=2)
     await process.close()

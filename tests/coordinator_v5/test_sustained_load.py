@@ -7,8 +7,9 @@ import asyncio
 import random
 
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import SEGMENT, Process, StepClock, fresh_etcd, headers, until, within
+from tests.coordinator_v5.processes import SEGMENT, Process, StepClock, fresh_etcd, headers, within
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.maintenance import Maintenance, MaintenanceSettings
 from txnstore.memory.memory_etcd import MemoryEtcd

@@ -8,16 +8,9 @@ from dataclasses import replace
 import pytest
 
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import (
-    ONE_TCID,
-    Connection,
-    Process,
-    fresh_etcd,
-    headers,
-    open_headers,
-    until,
-)
+from tests.coordinator_v5.processes import ONE_TCID, Connection, Process, fresh_etcd, headers, open_headers
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_SESSION, REASON_TIMEOUT, Header, RegistrationRecord
@@ -84,7 +77,8 @@ async def test_an_announcement_that_comes_before_the_take_over_is_remembered() -
     one.kill()
     connection = Connection("a")
     await two.coordinator.announce(connection, [begun.txn_id])
-    await until(lambda: two.coordinator.owned_tcids == (0,))
+    while two.coordinator.owned_tcids != (0,):
+        await asyncio.sleep(0.0001)
     await asyncio.sleep(15)
     assert open_headers(etcd) == [begun.txn_id]
     two.coordinator.disconnected(connection)
@@ -135,8 +129,8 @@ async def test_e4_a_dead_coordinator_whose_lease_ends_late_keeps_nobody_from_dec
     assert (await two.coordinator.end(wanted, commit=True)).state == COMMITTED
     await asyncio.sleep(200)
     assert open_headers(etcd) == [left]
-    assert 80 < await until(lambda: two.coordinator.owned_tcids == (0,)) < 100
-    assert await until(lambda: not open_headers(etcd)) < CoordinatorSettings().client_grace_s + 1.5
+    assert 80 < await until(lambda: two.coordinator.owned_tcids == (0,), within_s=300.0) < 100
+    assert await until(lambda: not open_headers(etcd), within_s=300.0) < CoordinatorSettings().client_grace_s + 1.5
     assert (await two.coordinator.end(wanted, commit=True)).state == COMMITTED
     begun = await two.coordinator.begin(0)
     assert begun.txn_id.counter > left.counter
@@ -223,9 +217,9 @@ async def test_a_coordinator_knows_that_etcd_has_not_answered_for_its_lease() ->
     one = await Process(etcd, "one").start()
     assert one.coordinator.registered
     etcd.crash()
-    await until(lambda: not one.coordinator.registered, limit_s=30)
+    await until(lambda: not one.coordinator.registered, within_s=30)
     etcd.restart()
-    await until(lambda: one.coordinator.registered, limit_s=30)
+    await until(lambda: one.coordinator.registered, within_s=30)
     await one.close()
 
 
@@ -254,7 +248,7 @@ async def test_a_successor_collects_what_its_predecessors_left_decided() -> None
     await asyncio.sleep(2)
     two = await take_over(etcd, one, FOUR)
     assert len(headers(etcd)) == 40
-    assert 59 < await until(lambda: not headers(etcd)) < 70
+    assert 59 < await until(lambda: not headers(etcd), within_s=300.0) < 70
     for at, txn_id in enumerate(ids):
         decision = await two.coordinator.end(txn_id, commit=at % 3 != 0)
         assert decision.state == (COMMITTED if at % 3 else ABORTED)
@@ -275,7 +269,7 @@ async def test_what_predecessors_left_decided_is_collected_also_where_the_store_
     await asyncio.sleep(30)
     two.fates.no_reads = False
     assert len(headers(etcd)) == 3
-    await until(lambda: not headers(etcd), limit_s=90)
+    await until(lambda: not headers(etcd), within_s=90)
     await two.close()
 
 
@@ -326,7 +320,7 @@ async def test_what_stands_behind_a_strange_key_is_collected_all_the_same() -> N
         await one.coordinator.end((await one.coordinator.begin(0)).txn_id, commit=True)
     await asyncio.sleep(7)  # they are below the mark by now
     two = await take_over(etcd, one, ONE_TCID)
-    await until(lambda: len(headers(etcd)) == 1, limit_s=90)
+    await until(lambda: len(headers(etcd)) == 1, within_s=90)
     await two.close()
 
 
@@ -358,13 +352,12 @@ async def test_an_id_that_is_lost_while_it_is_loaded_is_not_served() -> None:
     slow = replace(FOUR, headers_at_once=1)
     two = Process(etcd, "two", slow)
     await two.start()
-    while two.coordinator.owned_tcids != (0,):
-        await asyncio.sleep(0.0001)
+    await until(lambda: two.coordinator.owned_tcids == (0,), within_s=300.0)
     other = records.encode(RegistrationRecord(id="other", address="other:1"))
     for tcid in (1, 2):
         etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(tcid)),))])
         etcd.mvcc.commit([Commit(puts=(Put(keys.tc(tcid), other),))])
-    await until(lambda: 3 in two.coordinator.owned_tcids)
+    await until(lambda: 3 in two.coordinator.owned_tcids, within_s=300.0)
     await asyncio.sleep(5)
     assert two.coordinator.owned_tcids == (0, 3)
     await two.close()
@@ -442,7 +435,7 @@ async def test_after_a_take_over_only_its_owner_can_claim_a_transaction() -> Non
     thief = Connection("b", "bob")
     await two.coordinator.announce(thief, [begun.txn_id])
     assert (await two.coordinator.begin(0, attempt=b"x" * 8, owner="bob", connection=thief)) != begun
-    await until(lambda: begun.txn_id not in open_headers(etcd), limit_s=12)
+    await until(lambda: begun.txn_id not in open_headers(etcd), within_s=12)
     await two.close()
 
 

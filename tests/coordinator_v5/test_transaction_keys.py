@@ -21,10 +21,10 @@ from tests.coordinator_v5.processes import (
     fresh_etcd,
     headers,
     open_headers,
-    until,
     within,
 )
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate

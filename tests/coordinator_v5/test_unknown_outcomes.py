@@ -20,10 +20,10 @@ from tests.coordinator_v5.processes import (
     headers,
     in_virtual_time,
     open_headers,
-    until,
     within,
 )
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
@@ -76,7 +76,7 @@ async def ended_and_collected(etcd: MemoryEtcd, process: Process, told: dict[Txn
         look()
         await asyncio.sleep(0.05)
     await running
-    over = asyncio.ensure_future(until(lambda: not open_headers(etcd), ENDED_WITHIN_S))
+    over = asyncio.ensure_future(until(lambda: not open_headers(etcd), within_s=ENDED_WITHIN_S))
     while not over.done():
         look()
         await asyncio.sleep(0.05)
@@ -86,7 +86,7 @@ async def ended_and_collected(etcd: MemoryEtcd, process: Process, told: dict[Txn
     unknown = states.keys() - told.keys()
     assert all(states[txn_id] == ABORTED for txn_id in unknown), "a lost begin is aborted"
     await until(lambda: not headers(etcd))
-    await until(lambda: process.coordinator.statistics().collected == len(states), ENDED_WITHIN_S)
+    await until(lambda: process.coordinator.statistics().collected == len(states), within_s=ENDED_WITHIN_S)
 
 
 @functools.cache
@@ -170,7 +170,7 @@ async def test_e2_etcd_gone_for_a_while_at_any_write(place: int, down_s: float) 
     etcd.restart()
     await clients
     assert all(error.retriable for error in failed)
-    await until(lambda: not open_headers(etcd), limit_s=60)
+    await until(lambda: not open_headers(etcd), within_s=60)
     for txn_id, state in told.items():
         header = await process.header(txn_id)
         if header is not None and state != "unknown":

@@ -16,7 +16,8 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from tests.segments.virtual_time import run, virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
+from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.producing.producer import producer_impl
 from txnclient.reading.reader import reader_impl

@@ -9,8 +9,9 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.txnclient.test_cancelled_calls import cancelled, server_of
+from tests.waiting import until
 
 LEFT, RIGHT = SEGMENTS
 

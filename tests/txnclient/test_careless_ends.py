@@ -11,8 +11,9 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.txnclient.test_cancelled_calls import DEADLINE_S, cancelled, server_of
+from tests.waiting import until
 from txnclient import TransactionState
 from txnclient.client import ABORT_ON_CLOSE_S
 from txnwire.ids import TxnId

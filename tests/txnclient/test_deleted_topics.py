@@ -8,7 +8,8 @@ import asyncio
 import pytest
 
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
+from tests.waiting import until
 from txnwire.errors import TopicNotFound
 from txnwire.proto import txn_pb2 as pb
 

@@ -10,7 +10,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import TOPIC, connected, until
+from tests.txnclient.scripted_server import TOPIC, connected
+from tests.waiting import until
 from txnclient.connection.directory import ClientDirectory
 from txnclient.consuming.feed import Feed
 from txnclient.consuming.membership import ConsumerMembership

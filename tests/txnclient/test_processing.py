@@ -14,6 +14,7 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.processes import read_all
 from tests.txnclient.queueing import force_abort
+from tests.waiting import until
 from txnclient.transactions.coordinators import Coordinators
 from txnclient.transactions.transaction import transaction_impl
 from txnclient.transactions.transaction_impl import TransactionImpl
@@ -268,9 +269,7 @@ async def test_of_a_stream_no_batch_commits_while_one_before_it_may_still_fail(c
             holds.append(Hold(txn))
         if len(begun) == 3:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    while begun[1].state != "COMMITTED":
-                        await asyncio.sleep(0.01)
+                await until(lambda: begun[1].state == "COMMITTED", within_s=0.5)
             assert begun[0].state == begun[1].state == "OPEN"
             await force_abort(begun[0])
             holds[0].release()

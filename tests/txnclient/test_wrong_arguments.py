@@ -13,7 +13,8 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import TOPIC, connected, until
+from tests.txnclient.scripted_server import TOPIC, connected
+from tests.waiting import until
 
 Call = Callable[[txnclient.Client, Any, Any, Any], Awaitable[object]]
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.segments.controlling import TOPIC, Fates, Inbox, Process, joining, leaving, running, with_topic
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
@@ -158,8 +159,7 @@ async def test_who_comes_while_the_mark_is_on_its_way_is_told_that_the_topic_is_
         a.fates.fate = slow.fate  # type: ignore[method-assign]
         slow.armed = True
         deletion = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=False))
-        while slow.armed:
-            await asyncio.sleep(0.01)
+        await until(lambda: not slow.armed)
         if who == "producer":
             coming = asyncio.ensure_future(a.controller.register_producer(REGISTER, Inbox()))
         else:

@@ -16,6 +16,7 @@ from simulation.world.loop import SimLoop
 from simulation.world.sim_transport import Network, SimTransport
 from tests.segments.controlling import SETTINGS, TOPIC, Process, assignment_of, joining, leaving, names_of
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import OwnerRecord, RegistrationRecord, encode
@@ -42,9 +43,7 @@ class Client:
 
     async def wait_push(self, condition: Callable[[pb.Command], bool]) -> pb.Command:
         """The newest push once it meets `condition`; at most a minute of virtual time."""
-        async with asyncio.timeout(60.0):
-            while not self.pushed or not condition(self.pushed[-1]):
-                await asyncio.sleep(0.01)
+        await until(lambda: not (not self.pushed or not condition(self.pushed[-1])), within_s=60.0)
         return self.pushed[-1]
 
 

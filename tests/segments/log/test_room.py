@@ -21,9 +21,10 @@ from segments.log.erasing import erase_segment
 from segments.log.retention import Retention
 from segments.log.room import CLOSE_LOOK_S, EXHAUSTED_BYTES, FreeSpace, watermark_of
 from segments.owner.segment import Segment
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
 from tests.segments.log.test_erasing import SEGMENT, furnish, names, own
 from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore.memory.memory_store import MemoryStore
 from txnwire.errors import StoreFull
 from txnwire.ids import TxnId
@@ -171,7 +172,7 @@ async def test_c12_sends_are_refused_and_what_was_stored_is_read_and_told_again(
     producer = await client.producer(segment)
     stored = await producer.send("stored")
     disk.free = 0
-    await eventually(lambda: node.broker.full_disk() is not None)
+    await until(lambda: node.broker.full_disk() is not None)
     with pytest.raises(StoreFull, match="min_free_bytes"):
         await producer.send("refused")
     again = await producer.send("stored", sequence_id=0, previous=-1)
@@ -179,7 +180,7 @@ async def test_c12_sends_are_refused_and_what_was_stored_is_read_and_told_again(
     reader = await client.reader(segment)
     await reader.wait("stored")
     disk.free = 100 * GIB
-    await eventually(lambda: node.broker.full_disk() is None)
+    await until(lambda: node.broker.full_disk() is None)
     producer = await client.producer(segment)
     await producer.send("taken again")
     await reader.wait("stored", "taken again")
@@ -216,7 +217,7 @@ async def rolled(cluster: Cluster, disk: Disk, ledgers: int) -> tuple[str, Segme
     for number in range(ledgers):
         await producer.send(f"{number}")
         await served.roll()
-    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    await until(lambda: served.buffer.watermark == served.last_confirmed)
     return segment, served
 
 
@@ -257,11 +258,11 @@ async def test_c12_nothing_is_rolled_where_no_room_is_left_for_the_next_ledger(
     await (await (await memory_cluster.connect(node)).producer(segment)).send("x")
     served = node.broker.segments[segment]
     disk.free, disk.no_room_for = 0, (".footer", ".ledger")
-    await eventually(lambda: node.broker.full_disk() is not None)
+    await until(lambda: node.broker.full_disk() is not None)
     await served.keep(ALL)
     assert node.broker.segments[segment] is served
     disk.free, disk.no_room_for = 100 * GIB, ()
-    await eventually(lambda: node.broker.full_disk() is None)
+    await until(lambda: node.broker.full_disk() is None)
     await served.keep(ALL)
     assert [info.ledger_id for info in served.ledgers.record.ledgers] == [2]
 

@@ -8,7 +8,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.waiting import until
 from txnwire.errors import Overloaded, TopicNotFound
 
 

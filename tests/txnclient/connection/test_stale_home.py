@@ -6,7 +6,8 @@ import asyncio
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected
+from tests.waiting import until
 
 ADDRESSES = ("broker:1", "broker:2", "broker:3")
 

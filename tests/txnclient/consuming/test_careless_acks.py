@@ -11,7 +11,8 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.test_consumer import attached
 from tests.txnclient.consuming.test_delivered import in_turn, named
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
+from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.message import Message
 from txnclient.transactions.transaction import impl_of

@@ -14,8 +14,8 @@ import pytest
 
 import txnclient
 from tests.processes import read_all
-from tests.segments.brokering import eventually
 from tests.txnclient.queueing import TOPIC, force_abort, prepared, received
+from tests.waiting import until
 from txnclient.connection.deadlines import Deadline
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.dead_letters import (
@@ -157,7 +157,7 @@ async def test_all_permits_of_a_dead_batch_come_back(client: txnclient.Client) -
         )
         holder = CountingHolder(consumer)
         letters.put(holder, messages)
-        await eventually(lambda: holder.free)
+        await until(lambda: holder.free)
         assert (holder.free, letters.moved) == (8, 8)
 
 
@@ -192,7 +192,7 @@ async def test_what_a_queue_s_worker_cannot_decode_ends_among_the_dead_letters_a
             txnclient.process(consumer, lambda message: seen.append(message.value), stop=stop)
         )
         (dead,) = await dead_letters(client, DEAD, 1)
-        await eventually(lambda: len(seen) == 2)
+        await until(lambda: len(seen) == 2)
         stop.set()
         done = await working
         assert (done.messages, done.nacked, sorted(seen)) == (2, 2, [1, 3])

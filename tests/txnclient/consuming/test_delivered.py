@@ -11,7 +11,8 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.test_consumer import acks, attached
 from tests.txnclient.consuming.test_inbox import entry
-from tests.txnclient.scripted_server import SEGMENTS, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, connected
+from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.delivered import FIRST_COMPACTION, LOST_REMEMBERED, Delivered, DeliveryOrder, place_of
 from txnclient.consuming.inbox import Inbox, all_bits

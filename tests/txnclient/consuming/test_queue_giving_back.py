@@ -9,6 +9,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnclient.queueing import TOPIC, prepared, received
+from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.transactions.transaction import impl_of
 
@@ -97,9 +98,7 @@ async def test_of_what_is_nacked_a_segment_that_has_left_keeps_none_behind_it(cl
         (root,) = consumer.segments
         await client.split("segment://" + root)
         await client.seek_subscription(TOPIC, "workers", "latest")  # all of it is passed
-        async with asyncio.timeout(30):
-            while root in consumer.segments or len(consumer.segments) < 2:
-                await asyncio.sleep(0.02)
+        await until(lambda: not (root in consumer.segments or len(consumer.segments) < 2), within_s=30)
         async with await client.producer(TOPIC) as producer:
             await producer.send(b"kept")
         (kept,) = await received(consumer, 1)

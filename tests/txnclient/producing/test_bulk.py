@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
+from tests.waiting import until
 from txnclient.producing.bulk import FIRST_PULLED, PART_MESSAGES, PULLED_BYTES, BulkPart, parts_of
 from txnclient.producing.outgoing import MESSAGE_OVERHEAD_BYTES, checked
 from txnwire.entry import Columns, OutgoingMessage, decode_block, parse_metadata

@@ -12,7 +12,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected, until
+from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected
+from tests.waiting import until
 from txnclient.options import ProducerOptions
 from txnclient.producing.batches import BulkBatch
 from txnclient.producing.buffer import Buffer

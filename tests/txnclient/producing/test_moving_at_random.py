@@ -12,7 +12,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected, until
+from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected
+from tests.waiting import until
 from txnclient.producing.producer import producer_impl
 from txnwire.entry import decode_block
 from txnwire.errors import NotOwner, SequenceGap

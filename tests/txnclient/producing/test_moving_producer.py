@@ -13,7 +13,8 @@ import pytest
 import txnclient
 from segments.log.dedup import Dedup
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected
+from tests.waiting import until
 from txnclient.producing.large_values import PIECE_BYTES
 from txnclient.producing.producer import producer_impl
 from txnwire.entry import decode_block, parse_metadata, piece_of

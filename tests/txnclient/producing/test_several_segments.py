@@ -10,7 +10,8 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.producing.test_moving_producer import HIGH, LOW
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.waiting import until
 from txnclient.producing.bulk import PART_MESSAGES, BulkPart
 from txnclient.producing.large_values import PIECE_BYTES
 from txnclient.producing.producer import producer_impl

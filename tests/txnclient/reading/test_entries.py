@@ -11,7 +11,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected
+from tests.waiting import until
 from txnclient import Snapshot, WholeEntry
 from txnclient.reading.reader import behind
 from txnclient.reading.snapshot import SegmentBounds, Span, TopicBounds

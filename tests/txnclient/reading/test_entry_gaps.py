@@ -8,7 +8,8 @@ import pytest
 
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.reading.test_entries import end_of, reading, request, span, values
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
+from tests.waiting import until
 from txnclient.reading.reader import behind
 from txnwire.errors import Timeout
 from txnwire.ids import EARLIEST, Position

@@ -12,7 +12,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, until
+from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer
+from tests.waiting import until
 from txnclient import Snapshot
 from txnclient.consuming.reader_ends import latest_ends
 from txnclient.reading.reader import behind

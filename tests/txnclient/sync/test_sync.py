@@ -19,6 +19,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
+from tests.waiting import until
 from tools import generate_sync
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -353,9 +354,7 @@ async def test_a_client_that_nobody_closed_is_closed_when_the_interpreter_ends(c
     assert (output, code) == ("", 0)
     async with cluster.connect() as client, await client.consumer(TOPIC, "sub") as consumer:
         # It left the subscription: its only segment is ours at once, not after its lease.
-        async with asyncio.timeout(3):
-            while not consumer.segments:
-                await asyncio.sleep(0.01)
+        await until(lambda: consumer.segments, within_s=3)
 
 
 def test_a_forked_child_is_told_to_connect_again() -> None:

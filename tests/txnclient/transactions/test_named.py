@@ -10,7 +10,8 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.test_consumer import LEFT, acks, attached
-from tests.txnclient.scripted_server import TOPIC, connected, until
+from tests.txnclient.scripted_server import TOPIC, connected
+from tests.waiting import until
 from txnclient import TransactionState
 from txnwire.entry import parse_metadata
 from txnwire.errors import InvalidArgument, StoreUnavailable

@@ -8,7 +8,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
+from tests.waiting import until
 from txnclient import TransactionState
 from txnclient.client import ABORTED_AT_ONCE
 from txnclient.transactions.transaction import transaction_impl

@@ -15,6 +15,7 @@ from segments.layout.directory import Directory
 from segments.layout.topology import create_record
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnctl.admin import admin
 from txnctl.admin.admin import ROWS_AT_ONCE, Administration, a_few_at_a_time
 from txnctl.admin.admin_cluster import BROKER_FACTS, COUNTED, ClusterAnswers
@@ -92,8 +93,7 @@ async def owners() -> AsyncIterator[Owners]:
         for number, path in enumerate(topology.paths.values()):
             at = encode(OwnerRecord(broker=f"b{number % 2}", address=f"h:{number % 2 + 1}"))
             await store.commit(Commit(puts=(Put(keys.owner(path), at, lease.id),)))
-        while len(directory.owners()) < SEGMENTS:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(directory.owners()) >= SEGMENTS)
         calls = RoleCalls(directory, transport, clock, Random(2), name="admin")
         closing.push_async_callback(calls.close)
         here = Owners(store, directory, Administration(store, directory, calls, clock).answers)

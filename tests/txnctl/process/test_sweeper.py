@@ -11,6 +11,7 @@ import pytest
 from segments.ledger.file_ledger import FileLedgerStore
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnctl.process.founding import PATIENCE_S
 from txnctl.process.server import Server
 from txnctl.process.settings import ServerSettings
@@ -36,9 +37,7 @@ async def test_e3_a_full_store_that_can_elect_nobody_is_relieved_all_the_same() 
     assert etcd.no_space
     sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
     sweeper.start()
-    async with asyncio.timeout(60):
-        while etcd.no_space or not etcd.leases():
-            await asyncio.sleep(1.0)
+    await until(lambda: not (etcd.no_space or not etcd.leases()), within_s=60)
     await sweeper.close()
     await store.close()
 

@@ -17,6 +17,7 @@ from tests.txnstore.faulty_store import (
     Script,
     client,
 )
+from tests.waiting import until
 from txnstore.access.following import _QUEUED_BATCHES
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.store import (
@@ -77,9 +78,7 @@ async def test_e1_state_by_watch_equals_a_fresh_reading(seed: int) -> None:
             chance.choice(faults)()
     reader.memory_backend.reconnect()
     await writer.commit(Commit(puts=(Put(b"/k/end", b""),)))
-    async with asyncio.timeout(30):
-        while b"/k/end" not in follower.records:
-            await asyncio.sleep(0.1)
+    await until(lambda: b"/k/end" in follower.records, within_s=30)
     assert follower.records == {record.key: record.value for record in etcd.mvcc.range(b"/k/", b"/k0")[0]}
     await reader.close()
     await writer.close()
