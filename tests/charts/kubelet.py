@@ -13,7 +13,7 @@ import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +92,8 @@ class Kubelet:
     folder: Path
     network: str
     pods: list[RunningPod] = field(default_factory=list)
+    overrides: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By pod: variables that it gets in place of the rendered ones."""
     _keeping: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -133,7 +135,7 @@ class Kubelet:
         for one in pod.container.get("env", ()):
             value = one["value"] if "value" in one else of_pod[one["valueFrom"]["fieldRef"]["fieldPath"]]
             found[one["name"]] = self._addressed(value).replace("127.0.0.1", pod.address)
-        return found
+        return found | self.overrides.get(pod.name, {})
 
     def _mounts(self, pod: RunningPod) -> dict[str, Path]:
         """Mount path → folder of this machine."""
@@ -232,11 +234,20 @@ class Kubelet:
                 await asyncio.wait_for(pod.process.wait(), 30)
 
 
+def network_of_this_run() -> str:
+    """Two bytes of loopback addresses that no other process of the tests uses."""
+    return f"127.{1 + os.getpid() % 250}"
+
+
 @asynccontextmanager
-async def running_release(objects: list[Object], folder: Path, network: str) -> AsyncIterator[Kubelet]:
+async def running_release(
+    objects: list[Object], folder: Path, *, before_start: Callable[[Kubelet], Awaitable[None]] | None = None
+) -> AsyncIterator[Kubelet]:
     """Every pod that is to run for ever is started at once, and ready."""
-    kubelet = Kubelet(objects, folder, network)
+    kubelet = Kubelet(objects, folder, network_of_this_run())
     try:
+        if before_start is not None:
+            await before_start(kubelet)
         await kubelet.start(kubelet.served)
         await kubelet.wait_probe(kubelet.served, "startupProbe")
         await kubelet.wait_probe(kubelet.served, "readinessProbe")

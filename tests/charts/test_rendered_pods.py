@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shlex
 import signal
@@ -37,11 +36,6 @@ IN_THE_ADMINS_POD = [
 """Each role answers one of them."""
 
 
-def network_of_this_run() -> str:
-    """Two bytes of loopback addresses that no other process of the tests uses."""
-    return f"127.{1 + os.getpid() % 250}"
-
-
 async def watch_flows(release: Kubelet, seen: set[Flow]) -> None:
     """Adds who is connected to whom, until cancelled. An address and port where a pod listens is the called side."""
     listening = {
@@ -68,7 +62,7 @@ def shown_commands(values: dict[str, Any]) -> list[tuple[str, list[str]]]:
 async def test_pods_of_the_chart_serve_and_open_just_the_flows_that_its_policies_allow(tmp_path: Path) -> None:
     objects = render(SEPARATE)
     seen: set[Flow] = set()
-    async with running_release(objects, tmp_path, network_of_this_run()) as release:
+    async with running_release(objects, tmp_path) as release:
         watching = asyncio.create_task(watch_flows(release, seen))
         (test,) = release.of("test")
         assert await release.run(test) == 0, test.log
@@ -112,7 +106,7 @@ async def run_in_pods(release: Kubelet) -> None:
 
 async def test_roles_together_serve_from_one_pod(tmp_path: Path) -> None:
     objects = render({"rolesTogether": True, "etcd": {"replicas": 1}, "settings": {"min_free_bytes": 1048576}})
-    async with running_release(objects, tmp_path, network_of_this_run()) as release:
+    async with running_release(objects, tmp_path) as release:
         assert [pod.component for pod in release.served] == ["etcd", "broker"]
         (test,) = release.of("test")
         assert await release.run(test) == 0, test.log

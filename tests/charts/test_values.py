@@ -156,6 +156,17 @@ def test_servers_tell_others_an_address_that_is_theirs_alone(monkeypatch: pytest
     }
 
 
+def test_servers_know_the_quota_of_their_etcd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 3.6 etcd does not tell it, and the limits that refuse new transactions go by it."""
+    quota = 512 * 1024**2
+    own, *_ = server_pods({"etcd": {"quotaBytes": quota}})
+    assert settings_of(own, monkeypatch).etcd_quota_bytes == quota
+    other, *_ = server_pods(
+        {"etcd": {"enabled": False}, "externalEtcd": {"endpoints": ["http://a:2379"], "quotaBytes": quota}}
+    )
+    assert settings_of(other, monkeypatch).etcd_quota_bytes == quota
+
+
 def test_an_address_of_ipv6_is_told_in_brackets() -> None:
     coordinator, *_ = [one for one in server_pods({"listenHost": "[::]"}) if one["name"] == "coordinator"]
     assert {"--listen=[::]:6650", "--advertise=[$(POD_IP)]:6650"} <= set(coordinator["args"])

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from txnstore.etcd.settings import EtcdSettings
+from txnstore.etcd.settings import DEFAULT_QUOTA_BYTES, EtcdSettings
 from txnwire.errors import InvalidArgument
 from txnwire.names import validate_name
 
@@ -51,6 +51,7 @@ class ServerSettings(BaseSettings):
     etcd_ca: Path | None = None
     etcd_cert: Path | None = None
     etcd_key: Path | None = None
+    etcd_quota_bytes: int = Field(default=DEFAULT_QUOTA_BYTES, ge=1024 * 1024)
     allow_development_etcd: bool = False
 
     tcids: int = Field(default=16, ge=1, le=65536)
@@ -141,6 +142,7 @@ def etcd_settings(settings: ServerSettings) -> EtcdSettings:
         ca=settings.etcd_ca,
         certificate=settings.etcd_cert,
         key=settings.etcd_key,
+        quota_bytes=settings.etcd_quota_bytes,
         development=settings.allow_development_etcd,
     )
 

@@ -2,6 +2,8 @@
 {{- define "txnstore.etcdEnv" -}}
 - name: TXN_ETCD
   value: {{ include "txnstore.etcdEndpoints" . | quote }}
+- name: TXN_ETCD_QUOTA_BYTES
+  value: {{ ternary .Values.etcd.quotaBytes .Values.externalEtcd.quotaBytes .Values.etcd.enabled | int64 | quote }}
 {{- if not .Values.etcd.enabled }}
 {{- with .Values.externalEtcd }}
 {{- if .prefix }}
