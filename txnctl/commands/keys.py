@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, expect_yes
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, show_done, show_json, show_rows
 from txnctl.commands.running import run
 from txnwire.serving import ANONYMOUS
 
-app = typer.Typer(help="Transaction keys: who holds them, and taking one out of use.", no_args_is_help=True)
+app = group("Transaction keys: who holds them, and taking one out of use.")
 
 Key = Annotated[str, typer.Argument(help="the transaction key, as clients connect with it")]
 Owner = Annotated[str, typer.Option(help="whose key it is; without authentication everybody is anonymous")]
