@@ -33,8 +33,9 @@ def list_keys(
     async def work() -> None:
         async with asking(url) as cluster:
             answer = await cluster.ask("keys.list", owner=owner, deleted=deleted, limit=limit)
-        show_rows(answer["keys"], COLUMNS, output, empty="there are no transaction keys")
-        if len(answer["keys"]) == limit:
+        columns = COLUMNS + ["error"] * any("error" in row for row in answer["keys"])
+        show_rows(answer["keys"], columns, output, empty="there are no transaction keys")
+        if sum("error" not in row for row in answer["keys"]) == limit:
             print(f"the first {limit:,} only: --limit shows more", file=sys.stderr)
 
     run(work())

@@ -31,6 +31,7 @@ def list_subscriptions(topic: Topic, output: Output = Format.TABLE, url: Url = D
         rows = answer["subscriptions"]
         if output is Format.TABLE:
             rows = [row | {"consumers": [_name_of(one) for one in row["consumers"]]} for row in rows]
+        columns += ["error"] * any("error" in row for row in rows)
         show_rows(rows, columns, output, empty=f"{topic} has no subscriptions")
 
     run(work())

@@ -48,8 +48,9 @@ def list_transactions(
         columns = ["txn", "state", "age_s", "timeout_in_s", "owner", "reason"]
         for column in ("name", "transaction_key"):
             columns += [column] * any(row[column] for row in answer["transactions"])
+        columns += ["error"] * any("error" in row for row in answer["transactions"])
         show_rows(answer["transactions"], columns, output, empty="no such transactions")
-        if len(answer["transactions"]) == limit:
+        if sum("error" not in row for row in answer["transactions"]) == limit:
             print(f"the first {limit:,} only: --limit shows more, --state OPEN what is open", file=sys.stderr)
 
     run(work())
@@ -91,6 +92,7 @@ def hanging(
             answer = await cluster.ask("transactions.hanging", older_than_s=older_than)
         columns = ["txn", "age_s", "owner", "segment", "held_at", "entries_behind", "waiting", "readers", "why"]
         nothing = f"nothing hangs that was begun more than {older_than:g} s ago (--older-than)"
+        columns += ["error"] * any("error" in row for row in answer["hanging"])
         show_rows(answer["hanging"], columns, output, empty=nothing)
 
     run(work())
