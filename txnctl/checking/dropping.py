@@ -16,12 +16,23 @@ from typing import Final, Protocol
 import msgspec
 
 from segments.log.retention import kept_ledgers
+from txnctl.checking.doubtful import decided_since, doubtful
+from txnctl.checking.dropped_list import LOST_PART, DroppedList
 from txnctl.checking.missing import Shortfall, block_within, shortened, shortfalls, torn, within
 from txnctl.checking.picture import Picture
-from txnctl.checking.rewound import OnDisk
+from txnctl.checking.rewound import OnDisk, RewoundJudge, RewoundVerdict
 from txnctl.checking.written import WrittenEntry
 from txnstore import keys
-from txnstore.records import ABORTED, REASON_LOST, AbortedRecord, CursorBlock, LedgerInfo, LedgerRecord, Watermark
+from txnstore.records import (
+    ABORTED,
+    NO_WRITER,
+    REASON_LOST,
+    AbortedRecord,
+    CursorBlock,
+    LedgerInfo,
+    LedgerRecord,
+    Watermark,
+)
 from txnwire.errors import DataCorrupt
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
@@ -33,6 +44,9 @@ class Repairing(Protocol):
     """What dropping uses of the repair. Every write compares that no other repair has begun."""
 
     def find(self, rule: str, text: str) -> None: ...
+    @property
+    def dropped_list(self) -> DroppedList: ...
+    async def stamped_ms(self) -> int: ...
     def on_progress(self, what: str, /) -> None: ...
     def now_ms(self) -> int: ...
     async def put(self, key: bytes, record: msgspec.Struct) -> None: ...
@@ -67,18 +81,11 @@ class Dropping:
         """▲ Transactions that lost a part are aborted everywhere before anything is served again: here in their
         headers, and in each segment with their remaining entries, even below its watermark."""
         if not self.short:
+            await self._drop_doubtful(counted, folder_revision)
             return
         short = [one for some in self.short.values() for one in some]
         found = torn(self._picture, short, await self._left(counted), folder_revision=folder_revision)
-        for number, (txn_id, why) in enumerate(found.dropped.items()):
-            header = msgspec.structs.replace(
-                self._picture.headers[txn_id], state=ABORTED, reason=REASON_LOST, writers=None
-            )
-            await self._repair.put(keys.txn(txn_id), header)
-            self._picture.headers[txn_id] = header
-            self.dropped[txn_id] = None
-            if number < SHOWN:
-                self._repair.find("torn", f"{txn_id} was committed and is aborted everywhere: {why}")
+        await self._drop(found.dropped)
         self._repair.find(
             "torn",
             f"{sum(one.expected - one.found for one in short)} entries or more are missing, in {len(self.short)} "
@@ -92,6 +99,35 @@ class Dropping:
                 f"{len(found.unsure)} transactions were committed at about the time of the folder's last mark, or "
                 "behind it, and collected: nothing tells any more whether they lost a part. What is left of them STAYS "
                 f"VISIBLE: {few(found.unsure)}",
+            )
+
+    async def _drop(self, found: Mapping[TxnId, str]) -> None:
+        for number, (txn_id, why) in enumerate(found.items()):
+            before = self._picture.headers[txn_id]
+            self._repair.dropped_list.add(txn_id, LOST_PART, header=before, why=why)
+            header = msgspec.structs.replace(before, state=ABORTED, reason=REASON_LOST, writers=None)
+            await self._repair.put(keys.txn(txn_id), header)
+            self._picture.headers[txn_id] = header
+            self.dropped[txn_id] = None
+            if number < SHOWN:
+                self._repair.find("torn", f"{txn_id} was committed and is aborted everywhere: {why}")
+
+    async def _drop_doubtful(self, counted: Mapping[str, Mapping[int, OnDisk]], folder_revision: int) -> None:
+        """▲ Also where nothing is known to be missing, if the folder may have been copied before etcd."""
+        if not decided_since(self._picture, folder_revision):
+            return
+        ended_ms = await self._repair.stamped_ms()
+        left = await self._left(counted)
+        judge = RewoundJudge(self._picture)
+        if any(judge.verdict(txn_id, NO_WRITER) is RewoundVerdict.LOST for txn_id, _ in left):
+            return  # the folder holds what was begun later: etcd is the older one
+        found = doubtful(self._picture, left, folder_revision=folder_revision, ended_ms=ended_ms)
+        await self._drop(found)
+        if found:
+            self._repair.find(
+                "torn",
+                f"{len(found)} committed transactions are aborted everywhere: the data folder was copied before etcd, "
+                "as far as its mark tells, so it may lack a part of them. What they had acked by then stays acked",
             )
 
     async def _left(self, counted: Mapping[str, Mapping[int, OnDisk]]) -> dict[tuple[TxnId, str], int]:

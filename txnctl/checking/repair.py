@@ -18,6 +18,7 @@ from segments.ledger.sidecars import encode_sidecar
 from segments.log.dedup_footer import covered_by
 from segments.log.ledger_pages import ListPage, cut
 from txnctl.checking import raising
+from txnctl.checking.dropped_list import BEGUN_AFTER, OPEN_AT_BACKUP, DroppedList
 from txnctl.checking.dropping import SHOWN, Dropping, few
 from txnctl.checking.picture import Picture, take_picture
 from txnctl.checking.rewound import (
@@ -26,6 +27,7 @@ from txnctl.checking.rewound import (
     OnDisk,
     Reckoning,
     RewoundJudge,
+    RewoundVerdict,
     adopt,
     is_active,
     start_of,
@@ -78,6 +80,7 @@ class Repair:
         self._tcids = tcids
         self.on_progress = on_progress
         self._findings: list[Finding] = []
+        self.dropped_list = DroppedList(mark.folder / "dropped.jsonl")
         self._lost: dict[TxnId, int] = {}
         self._steps = 1
         self._floor = 0
@@ -87,7 +90,7 @@ class Repair:
         """▲ Condition that no other repair has begun; every write compares it. The later of two repairs has begun anew,
         or has ended and let the store's processes work."""
         self._committed: dict[TxnId, None] = {}
-        """The lost transactions that a sidecar shows as committed."""
+        """The transactions that a sidecar shows as committed."""
 
     async def run(self, why: str) -> list[Finding]:
         """Returns what was found and done, in words. `why`: the reason why etcd is unfit. Raises `StoreUnavailable`,
@@ -97,7 +100,9 @@ class Repair:
         picture = await take_picture(self._store)
         on_disk = await self._on_disk()
         counted = {}
+        self.dropped_list = DroppedList(self._mark.folder / f"dropped-{begun.generation}.jsonl")
         self._dropping = Dropping(self, picture)
+        self._list_open(picture)
         for segment in picture.segments():
             self.on_progress(f"files of {segment}")
             counted[segment] = await self._count(picture, segment, on_disk.pop(segment, ()))
@@ -112,6 +117,9 @@ class Repair:
         tcids = raising.tcids_of(picture, self._tcids, self._lost)
         used = raising.Used(tcids, [*picture.segments(), *on_disk], self._steps, begun.generation)
         self._floor = await raising.raise_ids(self._store, self.put, picture, used, self._floor)
+        if self.dropped_list:
+            self.dropped_list.write()
+            self.find("dropped", self.dropped_list.summary())
         self.find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
         await self._end(begun)
         return self._findings
@@ -192,6 +200,11 @@ class Repair:
 
     def now_ms(self) -> int:
         return self._clock.wall_ms()
+
+    async def stamped_ms(self) -> int:
+        """The cluster's clock when it was stamped into etcd last, 0 if it never was."""
+        found = await self._store.get(keys.CLOCK)
+        return 0 if found is None else records.decode(records.ClockStamp, found.value, key=found.key).ms
 
     async def cut(self, segment: str, ledger_id: int, entries: int, *, present: bool) -> None:
         """▲ A footer that covers lost entries goes as well: a segment served with it would take lost entries that are
@@ -348,19 +361,24 @@ class Repair:
         decided = start_of(picture, segment)
         start = decided if not self._dropping.dropped and not lost else EARLIEST
         unknown: dict[TxnId, None] = {}
+        last: dict[TxnId, int] = {}
         for info in record.ledgers:
             written = await self._entries_of(segment, info, start, lost=bool(lost))
             for position, txn_id, writer, messages in written:
+                if messages:
+                    self._note(txn_id, judge, writer, segment, messages)
+                last[txn_id] = info.ledger_id
                 if lost or position > decided or txn_id in self._dropping.dropped:
                     reckoning.entry(txn_id, writer, position, messages)
                 if lost and judge.is_unknown(txn_id, writer) and not reckoning.knows(txn_id, writer):
                     unknown[txn_id] = None
         doomed = reckoning.doomed()
-        for ledger_id, aborted in doomed.by_ledger.items():
-            for txn_id, _ in aborted:
-                # An aborted transaction that ends in a ledger is listed in its sidecar, once there is one.
-                if txn_id in doomed.lost and ledger_id in evidence and (txn_id, None) not in evidence[ledger_id]:
-                    self._committed[txn_id] = None
+        for txn_id, ledger_id in last.items():
+            # An aborted transaction that ends in a ledger is listed in its sidecar, once there is one.
+            aborted = {one for one, _ in evidence.get(ledger_id, {})}
+            if ledger_id in evidence and txn_id not in aborted and self.dropped_list.holds(txn_id):
+                self._committed[txn_id] = None
+                self.dropped_list.was_committed(txn_id)
         for txn_id, messages in doomed.lost.items():
             self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
         if lost and unknown:
@@ -373,6 +391,13 @@ class Repair:
         if lost:
             self.find("sidecars", f"{segment}: those of ledgers {few(lost)} are lost; etcd tells what they had listed")
         return doomed, lost
+
+    def _note(self, txn_id: TxnId, judge: RewoundJudge, writer: int, segment: str, messages: int) -> None:
+        if not self.dropped_list.holds(txn_id):
+            if judge.verdict(txn_id, writer) is not RewoundVerdict.LOST:
+                return
+            self.dropped_list.add(txn_id, BEGUN_AFTER)
+        self.dropped_list.left(txn_id, segment, messages)
 
     async def entries(self, segment: str, ledger_id: int, length: int, start: Position) -> list[WrittenEntry]:
         """As `written_behind`."""
@@ -431,16 +456,21 @@ class Repair:
     def _report_lost(self) -> None:
         if not self._lost:
             return
-        sure = len(self._committed)
+        sure = sum(txn_id in self._lost for txn_id in self._committed)
+        told = f"{sure} of them are known to have been committed" if sure else "whether they had ended, nothing tells"
         self.find(
             "transactions",
-            f"{len(self._lost)} transactions with {sum(self._lost.values())} messages were begun after the backup: "
-            "what became of them etcd does not know, and their acks are gone, so they are aborted. "
-            f"{sure} of them had surely been committed",
+            f"{len(self._lost)} transactions with {sum(self._lost.values())} messages were begun after the backup. "
+            f"Etcd knows neither them nor what they had acked, so they are aborted; {told}",
         )
         for txn_id, messages in list(self._lost.items())[:SHOWN]:
-            told = ", had been committed" if txn_id in self._committed else ""
-            self.find("transactions", f"{txn_id}: {messages} messages{told}")
+            known = ", known to have been committed" if txn_id in self._committed else ""
+            self.find("transactions", f"{txn_id}: {messages} messages{known}")
+
+    def _list_open(self, picture: Picture) -> None:
+        for txn_id, header in picture.headers.items():
+            if header.state == OPEN:
+                self.dropped_list.add(txn_id, OPEN_AT_BACKUP, header=header)
 
     # ---- etcd -------------------------------------------------------------------------------------------------------
 

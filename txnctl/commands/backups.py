@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from txnctl.commands.beside import settings_beside
 from txnctl.commands.check import show_checked
 from txnctl.commands.output import Format, Output, cell, counted, say, show_json, show_rows
 from txnctl.commands.running import run
@@ -43,7 +44,8 @@ def backup(
     """Back the cluster up while it works: etcd, then the ledgers.
 
     What DIR holds of earlier backups is not copied again. All that is written is read back. A backup that was cut off
-    counts as none; run it again, it goes on."""
+    counts as none; run it again, it goes on. Without --etcd and --data-dir it looks
+    where a server on this machine, or at TXN_URL, works."""
     from txnctl.backup.folder import BackupFolder
     from txnctl.backup.taking import take_backup, verify_backup
 
@@ -64,7 +66,7 @@ def backup(
         return 0 if rows else 1
 
     async def work() -> int:
-        settings = load(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix, allow_development_etcd=True)
+        settings = await settings_beside(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix)
         with _progress() as status:
             taken = await take_backup(settings, path, status.update, keep=keep)
         manifest = taken.manifest

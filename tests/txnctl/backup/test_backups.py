@@ -21,7 +21,7 @@ from txnctl.launch.dev import DevCluster
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 TOPICS = ["topic://public/default/left", "topic://public/default/right"]
-ROLL = ("--ledger-roll-bytes", str(1024 * 1024))
+ROLL = ("--ledger-roll-bytes", str(1024 * 1024), "--header-retention-s", "60")
 PADDING = os.urandom(12_000)
 
 
