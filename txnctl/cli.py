@@ -10,7 +10,19 @@ import structlog
 import typer
 import uvloop
 
-from txnctl.commands import bench, brokers, check, keys, piping, snapshots, spark, subscriptions, topics, transactions
+from txnctl.commands import (
+    bench,
+    brokers,
+    check,
+    health,
+    keys,
+    piping,
+    snapshots,
+    spark,
+    subscriptions,
+    topics,
+    transactions,
+)
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
 from txnctl.process import logs
@@ -33,6 +45,7 @@ app.add_typer(brokers.app, name="brokers")
 app.add_typer(bench.app, name="bench")
 app.add_typer(spark.app, name="spark")
 app.command()(check.check)
+app.command()(health.health)
 app.command()(piping.produce)
 app.command()(piping.consume)
 app.command()(snapshots.snapshot)
