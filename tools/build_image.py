@@ -146,7 +146,8 @@ def gather(folder: Path) -> None:
     for name in LOCKED:
         run(
             sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
-            "--only-binary=:all:",            "--require-hashes", "-r", str(SOURCES / name), "-d", str(folder), *platforms,
+            "--only-binary=:all:", "--require-hashes", "-r", str(SOURCES / name), "-d", str(folder),
+            *platforms,
             f"--python-version={PYTHON}", "--implementation=cp",
             f"--abi=cp{PYTHON.replace('.', '')}", "--abi=abi3", "--abi=none",
         )  # fmt: skip
