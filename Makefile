@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup java prometheus demo test check format proto sync sim sim-fresh machine mutants mutate chart scenarios sustained copy-test chaos docs wheels bench bench-spark clean help
+.PHONY: setup java prometheus demo test check format proto sync sim sim-fresh machine mutants mutate chart scenarios sustained copy-test chaos docs wheels image test-containers bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -122,6 +122,13 @@ wheels: setup    ## the distributions, in dist: txnstore-client for programs and
 chart: setup     ## the chart's dashboards, and its README from its values
 	@$(BIN)/python tools/generate_dashboards.py
 	@$(BIN)/python tools/generate_chart_readme.py
+
+image: setup     ## the container image of every role, txnctl and the client, and one of etcd; needs a Docker engine
+	@$(BIN)/python tools/build_image.py
+
+test-containers: setup ## a cluster of real containers, rolled, killed, parted, then judged; says why where it cannot
+	@if $(BIN)/python tools/build_image.py; then CONTAINERS=1 $(BIN)/python -m pytest -q -rsP tests/containers; \
+		else echo "containers are not tested: there is no image"; fi
 
 scenarios: setup ## docs/scenarios.md from the ids in the tests, and what docs/testing.md counts
 	@$(BIN)/python tools/generate_scenarios.py

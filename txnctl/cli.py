@@ -15,6 +15,7 @@ from txnctl.commands import (
     bench,
     brokers,
     check,
+    health,
     keys,
     piping,
     reading,
@@ -45,6 +46,7 @@ app.add_typer(spark.app, name="spark")
 app.command()(check.check)
 app.command()(backups.backup)
 app.command()(backups.restore)
+app.command()(health.health)
 app.command()(piping.produce)
 app.command()(piping.consume)
 app.command()(reading.read)

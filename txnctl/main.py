@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from txnwire.errors import InvalidArgument, TxnError
 
-REFUSED, USAGE, INTERRUPTED = 1, 2, 130
+REFUSED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
 def main() -> None:
@@ -24,6 +26,9 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without box characters is no reason to fail
     as_json = wants_json(sys.argv[1:])
     try:
+        _heed_sigterm()
+        if sys.argv[1:2] == ["health"]:
+            _health()
         from txnctl.cli import app  # imported here, because Ctrl-C may come during the import
 
         if as_json:
@@ -41,6 +46,24 @@ def main() -> None:
         if first is None or others:
             raise
         sys.exit(_report(first, as_json=as_json))
+
+
+def _heed_sigterm() -> None:
+    """▲ Linux keeps from process 1, which a container's is, every signal that it has no handler for. Commands that end
+    in an order of their own set theirs later."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+
+
+def _health() -> None:
+    """Without the other commands: importing them takes longer than the answer."""
+    import typer
+
+    from txnctl.commands.health import health
+
+    alone = typer.Typer(pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+    alone.command()(health)
+    alone(args=sys.argv[2:], prog_name="txnctl health")
 
 
 def wants_json(words: Sequence[str]) -> bool:

@@ -1,0 +1,52 @@
+"""Partitions and bad networks: rules inside the network of one container."""
+
+from __future__ import annotations
+
+import subprocess
+
+from tests.containers.engine import Container
+
+LOSS = 0.05
+RATE = "2mbit"
+
+
+def deafen(one: Container, *others: Container) -> None:
+    """One way: `one` hears nothing of the others, while its own packets reach them."""
+    for other in others:
+        one.in_network("iptables", "-I", "INPUT", "-s", other.address, "-j", "DROP")
+
+
+def hear(one: Container, *others: Container) -> None:
+    """Takes `deafen` back; a container that was started anew since then has forgotten it by itself."""
+    for other in others:
+        try:
+            one.in_network("iptables", "-D", "INPUT", "-s", other.address, "-j", "DROP")
+        except subprocess.CalledProcessError as error:
+            if error.returncode != 1:
+                raise
+
+
+def spoil(one: Container) -> None:
+    """A network that loses packets both ways, and is slow where the kernel can make it so."""
+    for chain in ("INPUT", "OUTPUT"):
+        one.in_network(
+            "iptables", "-I", chain, "-m", "statistic", "--mode", "random", "--probability", str(LOSS), "-j", "DROP"
+        )
+    delayed = ("tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", "40ms", "20ms")
+    limited = ("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", RATE, "burst", "32kbit", "latency", "400ms")
+    for words in (delayed, limited):
+        try:
+            one.in_network(*words)
+        except subprocess.CalledProcessError:
+            continue  # a kernel without this discipline
+        return
+
+
+def mend(one: Container) -> None:
+    for chain in ("INPUT", "OUTPUT"):
+        one.in_network("iptables", "-F", chain)
+    try:
+        one.in_network("tc", "qdisc", "del", "dev", "eth0", "root")
+    except subprocess.CalledProcessError as error:
+        if b"No such file" not in error.stderr and b"handle of zero" not in error.stderr:
+            raise

@@ -1,0 +1,53 @@
+"""Containers killed, parted and on a bad network, judged as in the simulation by what clients saw; a full disk."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import txnclient
+from tests.containers.chaos import run
+from tests.containers.cluster import ContainerCluster
+from tests.containers.engine import Engine, why_no_faults
+from txnclient import StoreFull
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(560)]
+DISK_MB = 80
+TOPIC = "topic://public/default/filling"
+
+
+@pytest.mark.skipif(why_no_faults() is not None, reason=str(why_no_faults()))
+async def test_containers_killed_and_parted_lose_double_and_tear_nothing(engine: Engine, tmp_path: Path) -> None:
+    verdict = await run(engine, tmp_path, seed=1)
+    print(f"{dict(verdict.operations)}, healed in {verdict.healed_s:.1f} s, clients met {dict(verdict.errors)}")
+    assert verdict.findings == []
+    assert verdict.operations["txn ok"] > 20
+    assert len(verdict.faults) == 8
+
+
+async def fill(producer: txnclient.Producer[bytes]) -> None:
+    for _ in range(4 * DISK_MB):
+        await producer.send(random.randbytes(500_000))
+
+
+async def test_a_full_disk_refuses_sends_and_takes_them_again(engine: Engine, tmp_path: Path) -> None:
+    """The volume is small, in memory, and of the size that the broker sees."""
+    options = {"type": "tmpfs", "device": "tmpfs", "o": f"size={DISK_MB}m,uid=10001,gid=10001"}
+    volume = engine.volume("ledgers", options)
+    async with ContainerCluster(engine, tmp_path, data=volume.name) as cluster:
+        await cluster.start_servers()
+        async with txnclient.connect(cluster.url, timeout=60.0) as client:
+            await client.create_topic(TOPIC, segments=1)
+            await client.create_topic(kept := "topic://public/default/kept", segments=1)
+            async with await client.producer(kept) as other:
+                await other.send(b"first")
+                async with await client.producer(TOPIC, timeout=5.0) as producer:
+                    with pytest.raises(StoreFull):
+                        await fill(producer)
+                await client.delete_topic(TOPIC, force=True)
+                await other.send(b"second")
+            async with await client.reader(kept, start="earliest", end="latest") as reader:
+                assert [message.value async for message in reader] == [b"first", b"second"]
+        assert await cluster.stop() == []

@@ -1,0 +1,213 @@
+"""Build the image of every role, and one of etcd: `python tools/build_image.py [--tag txnstore:local] [--lock]`.
+
+Does nothing where the image was made of the same files. Where the base cannot be pulled, one is made of Debian's
+packages (mmdebstrap, as root). The build itself has no network: everything is gathered before, pinned by hash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.build_wheels import NAMES, build, described, packages  # noqa: E402 (a program, found by its path)
+
+SOURCES: Final = ROOT / "packaging" / "image"
+CONTEXT: Final = ROOT / "build" / "image"
+TAG: Final = "txnstore:local"
+ETCD_TAG: Final = "txnstore-etcd:local"
+ETCD: Final = "quay.io/coreos/etcd:v3.5.21"
+LOCAL_BASE: Final = "txnstore-base:bookworm"
+PYTHON: Final = "3.11"
+"""Minor version of the base, and of the wheels that are gathered."""
+GLIBC: Final = 36
+"""Minor version of the glibc 2 that the base has at least."""
+LOCKED: Final = ("requirements.txt", "build-requirements.txt")
+BUILDING: Final = ("pip", "cyclonedx-python-lib")
+PULL_TIMEOUT_S: Final = 300
+TIMEOUT_S: Final = 900
+
+
+def run(*words: str, timeout_s: float = TIMEOUT_S) -> None:
+    """Raises `SystemExit` with the end of what it said."""
+    done = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words[:4])} … ended with {done.returncode}:\n{done.stdout[-4000:]}")
+
+
+def answer(*words: str) -> str | None:
+    """What a command prints; None if it fails."""
+    done = subprocess.run(words, text=True, capture_output=True, timeout=60)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def inputs() -> Iterator[Path]:
+    """Files that decide what is in the image."""
+    yield from (ROOT / name for name in ("README.md", "LICENSE", "pyproject.toml", "tools/build_image.py"))
+    yield from sorted((ROOT / "packaging").rglob("*.*"))
+    yield SOURCES / "Dockerfile"
+    for name in NAMES:
+        for package in packages(name):
+            found = (ROOT / package).rglob("*")
+            yield from sorted(one for one in found if one.is_file() and "__pycache__" not in one.parts)
+
+
+def fingerprint() -> str:
+    digest = hashlib.sha256()
+    for path in inputs():
+        if path.is_file():
+            digest.update(f"{path.relative_to(ROOT)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def label(image: str, name: str) -> str | None:
+    return answer("docker", "image", "inspect", "-f", f'{{{{index .Config.Labels "{name}"}}}}', image)
+
+
+def there(image: str) -> bool:
+    return answer("docker", "image", "inspect", "-f", "{{.Id}}", image) is not None
+
+
+def pulled(image: str) -> bool:
+    """Whether it is here, or could be brought."""
+    if there(image):
+        return True
+    try:
+        done = subprocess.run(["docker", "pull", "-q", image], capture_output=True, timeout=PULL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def from_debian(tag: str, suite: str, variant: str, include: str, changes: Sequence[str]) -> None:
+    """Makes `tag` of Debian's packages. Raises `SystemExit` where that is not possible here."""
+    if shutil.which("mmdebstrap") is None:
+        raise SystemExit(f"{tag} cannot be made: `apt-get install mmdebstrap`, or let the engine reach a registry")
+    print(f"no registry answers: making {tag} of Debian's packages by mmdebstrap, once", flush=True)
+    with tempfile.TemporaryDirectory(prefix="txnstore-base-") as folder:
+        archive = str(Path(folder, "base.tar"))
+        run(
+            "mmdebstrap", f"--variant={variant}", f"--include={include}",
+            "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
+            "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+            # Without the package that makes them; the dynamic linker is looked for through one of them.
+            '--customize-hook=for one in lib lib64; do test -e "$1/$one" || ln -s "usr/$one" "$1/$one"; done',
+            suite, archive,
+        )  # fmt: skip
+        run("docker", "import", *(word for change in changes for word in ("-c", change)), archive, tag)
+
+
+def base_image() -> str:
+    found = re.search(r"(?m)^ARG BASE=(\S+)", (SOURCES / "Dockerfile").read_text())
+    assert found is not None
+    if there(LOCAL_BASE):
+        return LOCAL_BASE
+    if pulled(found[1]):
+        return found[1]
+    from_debian(LOCAL_BASE, "bookworm", "essential", "python3,ca-certificates,libstdc++6", ("ENV LANG=C.UTF-8",))
+    return LOCAL_BASE
+
+
+def ensure_etcd() -> None:
+    """`ETCD_TAG`: the image of etcd's makers where it can be pulled, else Debian's etcd without a shell."""
+    if there(ETCD_TAG):
+        return
+    if pulled(ETCD):
+        run("docker", "tag", ETCD, ETCD_TAG)
+        return
+    changes = ("USER 10001:10001", 'CMD ["etcd"]', "ENV PATH=/usr/local/bin:/usr/bin:/bin", "ENV ETCDCTL_API=3")
+    from_debian(ETCD_TAG, "trixie", "extract", "etcd-server,etcd-client", changes)
+
+
+def gather(folder: Path) -> None:
+    """The wheels of others, of this machine's architecture, their hashes checked."""
+    wanted = hashlib.sha256(b"".join((SOURCES / name).read_bytes() for name in LOCKED)).hexdigest()
+    mark = folder / "gathered"
+    if mark.exists() and mark.read_text() == wanted:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    machine = platform.machine()
+    platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in range(GLIBC, 4, -1)]
+    platforms += [f"--platform=manylinux2014_{machine}", f"--platform=manylinux1_{machine}"]
+    for name in LOCKED:
+        run(
+            sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
+            "--only-binary=:all:", "--require-hashes", "-r", str(SOURCES / name), "-d", str(folder),
+            *platforms,
+            f"--python-version={PYTHON}", "--implementation=cp",
+            f"--abi=cp{PYTHON.replace('.', '')}", "--abi=abi3", "--abi=none",
+        )  # fmt: skip
+    mark.write_text(wanted)
+
+
+def lock() -> None:
+    """Writes the newest versions, with the hashes of all their files."""
+    own = {"txnstore-client"}
+    needed = [one for name in NAMES for one in tomllib.loads(described(name))["project"]["dependencies"]]
+    needed = [one for one in needed if re.split(r"[=<>]", one)[0] not in own]
+    for name, wanted in zip(LOCKED, (needed, BUILDING), strict=True):
+        subprocess.run(
+            ["uv", "pip", "compile", "-q", "--upgrade", "--generate-hashes", "--no-header", "--no-annotate",
+             "--no-emit-index-url", "--no-emit-find-links", f"--python-version={PYTHON}",
+             "-o", str(SOURCES / name), "-"],
+            input="\n".join(wanted), text=True, check=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+
+
+def build_image(tag: str, made_of: str) -> None:
+    base = base_image()
+    gather(CONTEXT / "wheels")
+    shutil.rmtree(CONTEXT / "ours", ignore_errors=True)
+    for name in NAMES:
+        build(name, CONTEXT / "ours")
+    for name in ("Dockerfile", "sbom.py", *LOCKED):
+        shutil.copy(SOURCES / name, CONTEXT)
+    about = {
+        "BASE": base,
+        "VERSION": tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"],
+        "REVISION": answer("git", "-C", str(ROOT), "rev-parse", "HEAD") or "",
+        "CREATED": answer("git", "-C", str(ROOT), "log", "-1", "--format=%cI") or "",
+        "INPUTS": made_of,
+    }
+    arguments = [word for name, value in about.items() for word in ("--build-arg", f"{name}={value}")]
+    run("docker", "build", "-q", "--network", "none", "-t", tag, *arguments, str(CONTEXT))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tag", default=TAG)
+    parser.add_argument("--lock", action="store_true", help="only write the pinned requirements anew (needs `uv`)")
+    arguments = parser.parse_args()
+    if arguments.lock:
+        lock()
+        return 0
+    begin = time.monotonic()
+    if answer("docker", "version", "-f", "{{.Server.Version}}") is None:
+        raise SystemExit("no Docker engine answers: `docker version` says why")
+    ensure_etcd()
+    made_of = fingerprint()
+    if label(arguments.tag, "txnstore.inputs") == made_of:
+        print(f"{arguments.tag} is up to date")
+        return 0
+    build_image(arguments.tag, made_of)
+    size = int(answer("docker", "image", "inspect", "-f", "{{.Size}}", arguments.tag) or 0)
+    print(f"{arguments.tag}: {size / 1e6:.0f} MB, in {time.monotonic() - begin:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

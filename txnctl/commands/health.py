@@ -1,0 +1,34 @@
+"""`txnctl health`: asks one server process whether it is ready, for container engines. Imports little: it runs every
+few seconds."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import Annotated
+
+import typer
+
+ANY = ("0.0.0.0", "[::]", "")
+
+
+def health(
+    admin_listen: Annotated[
+        str, typer.Option(envvar="TXN_ADMIN_LISTEN", help="host:port of its HTTP, as `serve` was given it")
+    ] = "127.0.0.1:6660",
+    alive: Annotated[bool, typer.Option("--alive", help="whether it runs, ready or not")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds to wait for the answer")] = 6.0,
+) -> None:
+    """Whether the server process here is ready; exit 1, and why, if it is not."""
+    host, _, port = admin_listen.rpartition(":")
+    host = "127.0.0.1" if host in ANY else host
+    url = f"http://{host}:{port}/{'healthz' if alive else 'readyz'}"
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:
+            print(answer.read().decode().strip())
+    except urllib.error.HTTPError as error:
+        print(error.read().decode().strip())
+        raise typer.Exit(1) from error
+    except OSError as error:
+        print(f"nobody answers at {host}:{port}: {error}")
+        raise typer.Exit(1) from error
