@@ -134,7 +134,8 @@ class ProducerImpl(Generic[V]):
             except FENCED_LIKE as error:
                 raise await reason_of(error, txn) from error.__cause__
         message, size = checked(data, key, properties, event_time_ms)
-        self._check_sends(txn)
+        if txn is not None:
+            check_transaction(txn, "send")
         stored: asyncio.Future[MessageId] = self._session.loop.create_future()
         try:
             if self._buffer.has_room(size):
