@@ -14,16 +14,16 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§11",
         file="txnctl/commands/piping.py",
         old=(
-            "            if not _write(messages, output, end):\n"
-            "                return\n"
+            "            if not write(messages, output, end):\n"
+            "                return False\n"
             "            if messages:\n"
             "                await consumer.ack(messages)\n"
         ),
         new=(
             "            if messages:\n"
             "                await consumer.ack(messages)\n"
-            "            if not _write(messages, output, end):\n"
-            "                return\n"
+            "            if not write(messages, output, end):\n"
+            "                return False\n"
         ),
         tests=(
             "tests/txnctl/commands/test_careful_commands.py::test_what_the_reader_of_a_pipe_did_not_get_stays_unacked",
