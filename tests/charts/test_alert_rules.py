@@ -84,7 +84,7 @@ CASES = {
         {'txnstore_gc_backlog{state="stuck"}': "100x120", 'txnstore_gc_backlog{state="retained"}': "5000x120"},
     ),
     "NobodySweeps": Case(
-        {f"txnstore_sweeper_elected{{{POD}}}": "0x120"},
+        {f"txnstore_ready{{{POD}}}": "1x120"},  # of a broker: where no coordinator is, nothing tells of sweepers
         {f"txnstore_sweeper_elected{{{POD}}}": "0x120", 'txnstore_sweeper_elected{pod="b"}': "1x120"},
     ),
     "EtcdAlmostFull": Case(
