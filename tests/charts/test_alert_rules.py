@@ -134,7 +134,7 @@ def unit_tests() -> dict[str, Any]:
 async def promtool(*words: str) -> str:
     """What it prints. Raises `AssertionError` with that if it finds something wrong."""
     done = await asyncio.to_thread(
-        subprocess.run, [program("promtool"), *words], capture_output=True, text=True, check=False, timeout=60
+        subprocess.run, [program("promtool"), *words], capture_output=True, text=True, check=False, timeout=250
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
