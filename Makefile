@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup java prometheus demo test check format proto sync sim sim-fresh machine mutants mutate chart scenarios sustained copy-test chaos docs wheels image test-containers bench bench-spark clean help
+.PHONY: setup java prometheus demo test check format proto sync sim sim-fresh machine mutants mutate chart alerts scenarios sustained copy-test chaos docs wheels image test-containers bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -101,6 +101,9 @@ copy-test: setup ## a topic copied exactly once while everything is killed in tu
 
 chaos: setup     ## real processes killed, paused, cut off, then judged: make chaos SECONDS=60 [SEED=1] [RUNS=5] [FAULTS="kill,etcd kill"] [ONLY=3,7]
 	@$(BIN)/python -m tests.process.chaos --seconds $(SECONDS) --seed $(SEED) --runs $(RUNS) $(if $(FAULTS),--faults '$(FAULTS)') $(if $(ONLY),--only '$(ONLY)')
+
+alerts: setup prometheus ## each alert made to fire and to stop beside a Prometheus, and each panel of the dashboards asked for
+	@ALERTS=1 $(BIN)/python -m pytest -q -rP tests/charts/test_alerts.py
 
 sync: setup      ## generate the synchronous client from the asynchronous one
 	@$(BIN)/python tools/generate_sync.py

@@ -190,12 +190,12 @@ class Kubelet:
                 *tied_to_parent(command), env=variables, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
             )
 
-    async def run(self, pod: RunningPod, *, timeout_s: float = 90.0) -> int:
+    async def run(self, pod: RunningPod, *, timeout_s: float = 120.0) -> int:
         """Runs a pod to its end, as a Job would; returns its exit code."""
         pod.process = await self._launch(pod)
         return await asyncio.wait_for(pod.process.wait(), timeout_s)
 
-    async def execute(self, pod: RunningPod, words: Sequence[str], *, timeout_s: float = 60.0) -> tuple[int, str]:
+    async def execute(self, pod: RunningPod, words: Sequence[str], *, timeout_s: float = 120.0) -> tuple[int, str]:
         """What `kubectl exec` would: exit code, and what it printed. While it runs it counts as a part of the pod."""
         command, variables = self.command(pod, words)
         process = await asyncio.create_subprocess_exec(
@@ -212,7 +212,7 @@ class Kubelet:
             pod.beside.discard(process.pid)
         return process.returncode or 0, printed.decode(errors="replace")
 
-    async def wait_probe(self, pods: Iterable[RunningPod], which: str, *, timeout_s: float = 60.0) -> None:
+    async def wait_probe(self, pods: Iterable[RunningPod], which: str, *, timeout_s: float = 120.0) -> None:
         """Raises `AssertionError` with the log of the first that does not come up."""
         for pod in pods:
             try:

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,11 @@ from tests.charts.prometheus import WINDOW, Prometheus, groups, hastened, progra
 from tests.charts.rendering import NAMESPACE, of_kind, render
 from tests.etcd_members import Tap
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif("ALERTS" not in os.environ, reason="it takes five minutes: make alerts"),
+]
 
 MONITORED: dict[str, Any] = {
     "settings": {"min_free_bytes": 1048576, "lease_ttl_s": 3, "header_retention_s": 2, "client_grace_s": 2},
