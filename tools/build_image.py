@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import platform
 import re
 import shutil
@@ -39,6 +40,12 @@ LOCKED: Final = ("requirements.txt", "build-requirements.txt")
 BUILDING: Final = ("pip", "cyclonedx-python-lib")
 PULL_TIMEOUT_S: Final = 300
 TIMEOUT_S: Final = 900
+NOT_HERE: Final = 3
+"""Exit code where this machine cannot build it; 1: it should, and failed."""
+
+
+class NotHere(Exception):
+    """This machine cannot build the image; says why."""
 
 
 def run(*words: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -93,9 +100,11 @@ def pulled(image: str) -> bool:
 
 
 def from_debian(tag: str, suite: str, variant: str, include: str, changes: Sequence[str]) -> None:
-    """Makes `tag` of Debian's packages. Raises `SystemExit` where that is not possible here."""
-    if shutil.which("mmdebstrap") is None:
-        raise SystemExit(f"{tag} cannot be made: `apt-get install mmdebstrap`, or let the engine reach a registry")
+    """Makes `tag` of Debian's packages. Raises `NotHere`."""
+    if shutil.which("mmdebstrap") is None or os.geteuid() != 0:
+        raise NotHere(
+            f"{tag} cannot be made: be root and `apt-get install mmdebstrap`, or let the engine reach a registry"
+        )
     print(f"no registry answers: making {tag} of Debian's packages by mmdebstrap, once", flush=True)
     with tempfile.TemporaryDirectory(prefix="txnstore-base-") as folder:
         archive = str(Path(folder, "base.tar"))
@@ -195,17 +204,26 @@ def main() -> int:
     if arguments.lock:
         lock()
         return 0
+    try:
+        return make(arguments.tag)
+    except NotHere as error:
+        print(f"no image: {error}")
+        return NOT_HERE
+
+
+def make(tag: str) -> int:
+    """Raises `NotHere`."""
     begin = time.monotonic()
-    if answer("docker", "version", "-f", "{{.Server.Version}}") is None:
-        raise SystemExit("no Docker engine answers: `docker version` says why")
+    if shutil.which("docker") is None or answer("docker", "version", "-f", "{{.Server.Version}}") is None:
+        raise NotHere("no Docker engine answers")
     ensure_etcd()
     made_of = fingerprint()
-    if label(arguments.tag, "txnstore.inputs") == made_of:
-        print(f"{arguments.tag} is up to date")
+    if label(tag, "txnstore.inputs") == made_of:
+        print(f"{tag} is up to date")
         return 0
-    build_image(arguments.tag, made_of)
-    size = int(answer("docker", "image", "inspect", "-f", "{{.Size}}", arguments.tag) or 0)
-    print(f"{arguments.tag}: {size / 1e6:.0f} MB, in {time.monotonic() - begin:.0f} s")
+    build_image(tag, made_of)
+    size = int(answer("docker", "image", "inspect", "-f", "{{.Size}}", tag) or 0)
+    print(f"{tag}: {size / 1e6:.0f} MB, in {time.monotonic() - begin:.0f} s")
     return 0
 
 

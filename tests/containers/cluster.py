@@ -75,13 +75,13 @@ class ContainerCluster:
         for name in MEMBERS:
             volumes = {str(self._open_folder(name)): "/var/lib/etcd"}
             await asyncio.to_thread(self.engine.create, name, ETCD_IMAGE, etcd_command(name), volumes=volumes)
+        for name in SERVERS:
+            await asyncio.to_thread(self._create, name)
         await self.each(MEMBERS, Container.start)
         await asyncio.gather(*(wait_etcd_ready(url, timeout_s=READY_WITHIN_S) for url in self.etcd_urls))
         return self
 
     async def start_servers(self) -> None:
-        for name in SERVERS:
-            await asyncio.to_thread(self._create, name)
         await self.each(SERVERS, Container.start)
         await self.wait_ready()
 

@@ -7,7 +7,7 @@ import subprocess
 from tests.containers.engine import Container
 
 LOSS = 0.05
-RATE = "2mbit"
+LIMITED = ("tbf", "rate", "2mbit", "burst", "32kbit", "latency", "400ms")
 
 
 def deafen(one: Container, *others: Container) -> None:
@@ -32,21 +32,23 @@ def spoil(one: Container) -> None:
         one.in_network(
             "iptables", "-I", chain, "-m", "statistic", "--mode", "random", "--probability", str(LOSS), "-j", "DROP"
         )
-    delayed = ("tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", "40ms", "20ms")
-    limited = ("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", RATE, "burst", "32kbit", "latency", "400ms")
-    for words in (delayed, limited):
-        try:
-            one.in_network(*words)
-        except subprocess.CalledProcessError:
-            continue  # a kernel without this discipline
-        return
+    device = device_of(one)
+    try:
+        one.in_network("tc", "qdisc", "add", "dev", device, "root", "netem", "delay", "40ms", "20ms")
+    except subprocess.CalledProcessError:  # a kernel without that discipline
+        one.in_network("tc", "qdisc", "add", "dev", device, "root", *LIMITED)
+
+
+def device_of(one: Container) -> str:
+    """The name of its interface: another one once it was taken off its network."""
+    return one.in_network("ip", "-o", "-4", "addr", "show", "to", one.address).split()[1]
 
 
 def mend(one: Container) -> None:
     for chain in ("INPUT", "OUTPUT"):
         one.in_network("iptables", "-F", chain)
     try:
-        one.in_network("tc", "qdisc", "del", "dev", "eth0", "root")
+        one.in_network("tc", "qdisc", "del", "dev", device_of(one), "root")
     except subprocess.CalledProcessError as error:
-        if b"No such file" not in error.stderr and b"handle of zero" not in error.stderr:
+        if "No such file" not in error.stderr and "handle of zero" not in error.stderr:
             raise

@@ -31,7 +31,7 @@ USER = "10001:10001"
 CALL_TIMEOUT_S = 60
 REAPED_WITHIN_S = 120
 HTTP_TIMEOUT_S = 6.0
-TOOLS = ("nsenter", "iptables", "tc")
+TOOLS = ("nsenter", "iptables", "ip", "tc")
 
 
 def why_not() -> str | None:
@@ -103,14 +103,12 @@ class Container:
         done = self.made.exec_run(list(words))
         return int(done.exit_code), done.output.decode(errors="replace")
 
-    def in_network(self, *words: str) -> None:
-        """Runs a program of this machine in the container's network. Raises `CalledProcessError`."""
-        subprocess.run(
-            ["nsenter", f"--net=/proc/{self.pid}/ns/net", *words],
-            check=True,
-            capture_output=True,
-            timeout=CALL_TIMEOUT_S,
-        )
+    def in_network(self, *words: str) -> str:
+        """What a program of this machine says in the container's network. Raises `CalledProcessError`."""
+        inside = ["nsenter", f"--net=/proc/{self.pid}/ns/net"]
+        return subprocess.run(
+            [*inside, *words], check=True, capture_output=True, text=True, timeout=CALL_TIMEOUT_S
+        ).stdout
 
 
 @dataclass
@@ -132,12 +130,14 @@ class Engine:
         environment: Mapping[str, str] | None = None,
         volumes: Mapping[str, str] | None = None,
         memory: str = "768m",
+        entrypoint: Sequence[str] | None = None,
     ) -> Container:
         """`volumes`: folder of this machine, or volume, → folder inside."""
         address = f"{self.subnet}.{len(self.containers) + 10}"
         made = self.client.containers.create(
             image,
             list(command),
+            entrypoint=None if entrypoint is None else list(entrypoint),
             name=f"{self.run}-{name}",
             hostname=name,
             user=USER,

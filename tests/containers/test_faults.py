@@ -11,11 +11,13 @@ import txnclient
 from tests.containers.chaos import run
 from tests.containers.cluster import ContainerCluster
 from tests.containers.engine import Engine, why_no_faults
+from tests.processes import read_all
 from txnclient import StoreFull
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(560)]
 DISK_MB = 80
-TOPIC = "topic://public/default/filling"
+GIVEN_UP_S = 15.0
+FILLING, KEPT = "topic://public/default/filling", "topic://public/default/kept"
 
 
 @pytest.mark.skipif(why_no_faults() is not None, reason=str(why_no_faults()))
@@ -38,16 +40,15 @@ async def test_a_full_disk_refuses_sends_and_takes_them_again(engine: Engine, tm
     volume = engine.volume("ledgers", options)
     async with ContainerCluster(engine, tmp_path, data=volume.name) as cluster:
         await cluster.start_servers()
-        async with txnclient.connect(cluster.url, timeout=60.0) as client:
-            await client.create_topic(TOPIC, segments=1)
-            await client.create_topic(kept := "topic://public/default/kept", segments=1)
-            async with await client.producer(kept) as other:
-                await other.send(b"first")
-                async with await client.producer(TOPIC, timeout=5.0) as producer:
-                    with pytest.raises(StoreFull):
-                        await fill(producer)
-                await client.delete_topic(TOPIC, force=True)
-                await other.send(b"second")
-            async with await client.reader(kept, start="earliest", end="latest") as reader:
-                assert [message.value async for message in reader] == [b"first", b"second"]
+        async with txnclient.connect(cluster.url, timeout=GIVEN_UP_S) as client:
+            for topic in (FILLING, KEPT):
+                await client.create_topic(topic, segments=1)
+            kept = await client.producer(KEPT)
+            await kept.send(b"first")
+            with pytest.raises(StoreFull):
+                await fill(await client.producer(FILLING))
+            assert await read_all(client, KEPT) == [b"first"]
+            await client.delete_topic(FILLING, force=True)
+            await kept.send(b"second")
+            assert await read_all(client, KEPT) == [b"first", b"second"]
         assert await cluster.stop() == []

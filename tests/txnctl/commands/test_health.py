@@ -1,0 +1,75 @@
+"""`txnctl health`: what a container engine asks, against a real HTTP endpoint."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.txnctl.command_line import txnctl
+from txnctl.process.http import HttpEndpoint
+from txnstore.etcd.embedded_etcd import free_port
+
+
+class Process:
+    """As the endpoint sees a server."""
+
+    def __init__(self) -> None:
+        self.why: str | None = None
+
+    async def statistics(self) -> None:
+        """None are asked for here."""
+
+    def families(self, _: None) -> Iterator[object]:
+        return iter(())
+
+
+@pytest.fixture
+async def process() -> AsyncIterator[tuple[Process, str]]:
+    one = Process()
+    endpoint = HttpEndpoint(
+        f"0.0.0.0:{free_port()}",
+        not_ready=lambda: one.why,
+        statistics=one.statistics,
+        families=one.families,  # type: ignore[arg-type]
+        process=CollectorRegistry(),
+    )
+    try:
+        yield one, endpoint.address
+    finally:
+        await endpoint.close()
+
+
+async def test_a_ready_process_is_healthy_at_whatever_address_it_was_told_to_bind(process: tuple[Process, str]) -> None:
+    done = await txnctl("health", "--admin-listen", process[1])
+    assert (done.code, done.out) == (0, "ready\n")
+
+
+async def test_a_process_that_is_not_ready_is_alive_and_says_why(process: tuple[Process, str]) -> None:
+    one, address = process
+    one.why = "its roles are being taken up"
+    ready = await txnctl("health", "--admin-listen", address)
+    alive = await txnctl("health", "--alive", "--admin-listen", address)
+    assert (ready.code, ready.out) == (1, "not ready: its roles are being taken up\n")
+    assert (alive.code, alive.out) == (0, "alive\n")
+
+
+async def test_nobody_there_is_not_healthy() -> None:
+    done = await txnctl("health", "--admin-listen", f"127.0.0.1:{free_port()}")
+    assert done.code == 1
+    assert done.out.startswith("nobody answers at 127.0.0.1:")
+
+
+def test_its_answer_does_not_wait_for_the_other_commands() -> None:
+    """It runs every few seconds beside each server."""
+    program = (
+        "import sys; sys.argv = ['txnctl', 'health', '--help']\n"
+        "from txnctl.main import main\n"
+        "try: main()\n"
+        "except SystemExit: sys.exit('txnctl.cli' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0
