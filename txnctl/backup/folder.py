@@ -74,7 +74,7 @@ class BackupFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Raises `NotAllowed` while another process works on these backups, `InvalidArgument` if there are none here."""
+        """Raises `NotAllowed` while another process works on these backups, `InvalidArgument` if there are none."""
         self.owner()
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # a medium may be read-only
         try:
