@@ -16,9 +16,9 @@ _ENDPOINT: Final = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9a-fA-F
 
 
 class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS if `ca` or `certificate` is given);
-    a URL without a port has 2379. `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used if etcd
-    does not report it (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2).
+    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS if `ca` or `certificate` is given); a
+    URL without a port has 2379. `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used if
+    etcd does not report it (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2).
     `repairing` admits an unfit store (`txnstore.access.lineage`)."""
 
     endpoints: tuple[str, ...]
