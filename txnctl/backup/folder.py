@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from segments.ledger.ledger_files import make_directories, replace_file, sync_directory
-from txnctl.backup.manifest import CopiedFile, Manifest, decode_manifest, encode_manifest
+from txnctl.backup.manifest import BackupManifest, CopiedFile, decode_manifest, encode_manifest
 from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed
 
 MARKER: Final = "txnstore-backups.json"
@@ -74,7 +74,8 @@ class BackupFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Raises `NotAllowed` while another process works on these backups. Call it once the folder is claimed."""
+        """Raises `NotAllowed` while another process works on these backups, `InvalidArgument` if there are none."""
+        self.owner()
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # a medium may be read-only
         try:
             try:
@@ -106,7 +107,7 @@ class BackupFolder:
     def _names(self) -> list[str]:
         return [path.name for path in self.backups.iterdir()] if self.backups.is_dir() else []
 
-    def read(self, name: str | None) -> tuple[str, Manifest]:
+    def read(self, name: str | None) -> tuple[str, BackupManifest]:
         """A backup by its name, or the newest. Raises `InvalidArgument` if there is none, `DataCorrupt`."""
         self.owner()
         names = self.whole()
@@ -119,7 +120,7 @@ class BackupFolder:
         path = self.backups / chosen / MANIFEST
         return chosen, decode_manifest(path.read_bytes(), str(path))
 
-    def finish(self, name: str, manifest: Manifest) -> None:
+    def finish(self, name: str, manifest: BackupManifest) -> None:
         """▲ Last of all, once everything else is durable: a backup without a manifest counts as none."""
         folder = self.backups / name
         for directory in {path.parent for path in map(self._object, manifest.files)}:

@@ -39,7 +39,7 @@ class EtcdCopy(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """`store`: etcd's identity; `revision`: that of etcd when the last ledger had been copied; `prefix`: before every
     key in etcd; `taken_ms`: wall clock at the beginning. `damaged`: what was damaged in the data folder already."""
 
@@ -60,12 +60,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.etcd.size + sum(one.size for one in self.files)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: BackupManifest) -> bytes:
     line = msgspec.json.encode(manifest)
     return line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n"
 
 
-def decode_manifest(data: bytes, where: str) -> Manifest:
+def decode_manifest(data: bytes, where: str) -> BackupManifest:
     """Raises `DataCorrupt` that names `where`."""
     line, _, told = data.partition(b"\n")
     if hashlib.sha256(line).hexdigest().encode() != told.strip():
@@ -74,7 +74,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
             "take its folder away"
         )
     try:
-        manifest = msgspec.json.decode(line, type=Manifest)
+        manifest = msgspec.json.decode(line, type=BackupManifest)
     except msgspec.DecodeError as error:
         raise DataCorrupt(f"{where}: not a manifest of version {VERSION}: {error}") from error
     if manifest.v != VERSION:

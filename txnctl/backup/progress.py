@@ -17,7 +17,7 @@ def size_text(size: float) -> str:
     raise AssertionError("unreachable")
 
 
-class Progress:
+class CopyProgress:
     """Counts files and bytes of one step, and tells `on_progress`."""
 
     def __init__(self, on_progress: Callable[[str], None], what: str, files: int, size: int) -> None:

@@ -24,8 +24,8 @@ from segments.ledger.ledger_files import (
 )
 from txnctl.backup.etcd_files import restore_etcd
 from txnctl.backup.folder import BackupFolder, pieces_of, write_whole
-from txnctl.backup.manifest import Manifest
-from txnctl.backup.progress import Progress
+from txnctl.backup.manifest import BackupManifest
+from txnctl.backup.progress import CopyProgress
 from txnctl.backup.taking import verify_backup
 from txnctl.checking.everything import Checked, check_everything, connect_etcd
 from txnctl.process.settings import ServerSettings
@@ -50,7 +50,7 @@ class Restored(NamedTuple):
     """`checked`: what the repair did, and what `check` found after it."""
 
     name: str
-    manifest: Manifest
+    manifest: BackupManifest
     folder: Path
     checked: Checked
 
@@ -111,7 +111,7 @@ def expect_empty(folder: Path) -> None:
         )
 
 
-async def _verified(backups: BackupFolder, name: str | None, on_progress: OnProgress) -> tuple[str, Manifest]:
+async def _verified(backups: BackupFolder, name: str | None, on_progress: OnProgress) -> tuple[str, BackupManifest]:
     chosen, manifest = await asyncio.to_thread(backups.read, name)
     try:
         await verify_backup(backups, chosen, manifest, on_progress)
@@ -143,10 +143,14 @@ def _end(made: Path, to: Path) -> None:
     sync_directory(to.absolute().parent)
 
 
-async def _restore_ledgers(backups: BackupFolder, manifest: Manifest, data_dir: Path, on_progress: OnProgress) -> str:
+async def _restore_ledgers(
+    backups: BackupFolder, manifest: BackupManifest, data_dir: Path, on_progress: OnProgress
+) -> str:
     """Returns the mark of the new folder. ▲ A new one: the folder that was copied may still exist."""
     root = data_dir / "ledgers"
-    progress = Progress(on_progress, "restoring ledgers", len(manifest.files), sum(one.size for one in manifest.files))
+    progress = CopyProgress(
+        on_progress, "restoring ledgers", len(manifest.files), sum(one.size for one in manifest.files)
+    )
 
     def restore() -> str:
         for one in manifest.files:
@@ -174,7 +178,7 @@ async def _restore_ledgers(backups: BackupFolder, manifest: Manifest, data_dir: 
     return await asyncio.to_thread(restore)
 
 
-async def _expect_restored(settings: ServerSettings, manifest: Manifest, snapshot: Path) -> None:
+async def _expect_restored(settings: ServerSettings, manifest: BackupManifest, snapshot: Path) -> None:
     """▲ A repair of an etcd that is at work would abort all that is open in it."""
     how = (
         f"stop it, restore every member from {snapshot} (`etcdctl snapshot restore`, docs/operations.md), start them "

@@ -21,8 +21,8 @@ from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger_files import reader_of
 from txnctl.backup.folder import BackupFolder, verify_file
 from txnctl.backup.ledger_sources import SourceFile, SourceLedger, ledgers_of
-from txnctl.backup.manifest import CopiedFile, EtcdCopy, Manifest
-from txnctl.backup.progress import Progress, size_text
+from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
+from txnctl.backup.progress import CopyProgress, size_text
 from txnctl.checking.everything import connect_etcd, folder_of_ledgers
 from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import Mark, StoreMark
@@ -39,16 +39,18 @@ SECTOR_BYTES: Final = 512
 OnProgress = Callable[[str], None]
 
 
-class Taken(NamedTuple):
+class TakenBackup(NamedTuple):
     """`copied`: files and bytes that this run wrote; all others of the manifest were there already."""
 
     name: str
-    manifest: Manifest
+    manifest: BackupManifest
     copied_files: int
     copied_bytes: int
 
 
-async def take_backup(settings: ServerSettings, to: Path, on_progress: OnProgress, *, keep: int | None = None) -> Taken:
+async def take_backup(
+    settings: ServerSettings, to: Path, on_progress: OnProgress, *, keep: int | None = None
+) -> TakenBackup:
     """`keep`: so many newest backups stay. Raises `InvalidArgument`, `NotAllowed`, `StoreUnfit` (etcd must be repaired
     first), `DataCorrupt` (what was written reads back differently), `StoreFull`, `StoreUnavailable`, `OSError`."""
     data_dir = await folder_of_ledgers(settings)
@@ -115,7 +117,7 @@ class _Taking:
         self._verified: set[CopiedFile] = set()
         self._damaged: list[str] = []
 
-    async def run(self, identity: Incarnation, mark: Mark) -> Taken:
+    async def run(self, identity: Incarnation, mark: Mark) -> TakenBackup:
         now = datetime.now(UTC)
         left = await asyncio.to_thread(self._recall)
         name = self._folder.begin(now.strftime("%Y%m%dT%H%M%SZ"))
@@ -123,7 +125,7 @@ class _Taking:
         files, written = await self._copy_ledgers(name)
         await self._read_back(name, etcd, files)
         revision = await self._expect_same(identity)
-        manifest = Manifest(
+        manifest = BackupManifest(
             store=identity.id,
             former=identity.former,
             generation=identity.generation,
@@ -138,7 +140,7 @@ class _Taking:
         await asyncio.to_thread(self._folder.finish, name, manifest)
         for one in left:
             await asyncio.to_thread(self._folder.discard, one)
-        return Taken(name, manifest, len(written), sum(one.size for one in written))
+        return TakenBackup(name, manifest, len(written), sum(one.size for one in written))
 
     def _recall(self) -> list[str]:
         """Fills `_known`; returns the unfinished backups, which may go once this one is whole."""
@@ -179,7 +181,7 @@ class _Taking:
         files: list[CopiedFile] = []
         written: list[CopiedFile] = []
         count = sum(len(one.files) for one in ledgers)
-        progress = Progress(self._on_progress, "copying ledgers", count, sum(one.size for one in ledgers))
+        progress = CopyProgress(self._on_progress, "copying ledgers", count, sum(one.size for one in ledgers))
         for ledger in ledgers:
             found = await asyncio.to_thread(self._copy_ledger, name, ledger)
             if found is not None:
@@ -232,7 +234,9 @@ class _Taking:
     async def _read_back(self, name: str, etcd: EtcdCopy, files: list[CopiedFile]) -> None:
         """Reads what no earlier backup has verified."""
         new = [one for one in files if one not in self._verified]
-        progress = Progress(self._on_progress, "reading back", 1 + len(new), etcd.size + sum(one.size for one in new))
+        progress = CopyProgress(
+            self._on_progress, "reading back", 1 + len(new), etcd.size + sum(one.size for one in new)
+        )
         path = self._folder.etcd_path(name)
         await asyncio.to_thread(verify_file, path, size=etcd.size, sha256=etcd.sha256)
         progress.add(etcd.size)
@@ -281,9 +285,9 @@ def expect_whole_snapshot(path: Path) -> None:
         raise DataCorrupt(f"{path}: this snapshot of etcd is damaged: its checksum does not match")
 
 
-async def verify_backup(folder: BackupFolder, name: str, manifest: Manifest, on_progress: OnProgress) -> None:
+async def verify_backup(folder: BackupFolder, name: str, manifest: BackupManifest, on_progress: OnProgress) -> None:
     """Reads all of a backup. Raises `DataCorrupt` that names the first file that is not as it was written."""
-    progress = Progress(on_progress, f"verifying {name}", 1 + len(manifest.files), manifest.bytes)
+    progress = CopyProgress(on_progress, f"verifying {name}", 1 + len(manifest.files), manifest.bytes)
     path = folder.etcd_path(name)
     await asyncio.to_thread(verify_file, path, size=manifest.etcd.size, sha256=manifest.etcd.sha256)
     await asyncio.to_thread(expect_whole_snapshot, path)

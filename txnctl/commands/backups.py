@@ -21,7 +21,7 @@ from txnwire.errors import InvalidArgument
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from txnctl.backup.manifest import Manifest
+    from txnctl.backup.manifest import BackupManifest
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="folder of the backups, on another disk")]
 Etcd = Annotated[str | None, typer.Option(help="etcd endpoints, comma-separated")]
@@ -145,7 +145,7 @@ def _progress() -> AbstractContextManager[Status]:
     return Console(stderr=True).status("looking")
 
 
-def _row(name: str, manifest: Manifest) -> dict[str, object]:
+def _row(name: str, manifest: BackupManifest) -> dict[str, object]:
     return {
         "backup": name,
         "taken": _time(manifest),
@@ -155,5 +155,5 @@ def _row(name: str, manifest: Manifest) -> dict[str, object]:
     }
 
 
-def _time(manifest: Manifest) -> str:
+def _time(manifest: BackupManifest) -> str:
     return datetime.fromtimestamp(manifest.taken_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

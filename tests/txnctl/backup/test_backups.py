@@ -18,7 +18,7 @@ from tests.processes import process_cluster, read_all
 from tests.txnctl.command_line import Done, start, txnctl
 from txnctl.launch.dev import DevCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(480)]
 
 TOPICS = ["topic://public/default/left", "topic://public/default/right"]
 ROLL = ("--ledger-roll-bytes", str(1024 * 1024), "--header-retention-s", "60")

@@ -19,7 +19,7 @@ from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(480)]
 
 
 def copy_topic(folder: Path, new: Path, topic: str) -> None:
