@@ -94,8 +94,7 @@ async def test_a5_another_list_is_refused_and_says_how_it_has_committed(cluster:
         assert f"{lost.writer_id:016x}" in str(refused)
         assert (lost.state, lost.writers) == (TransactionState.COMMITTED, (won.writer_id,))
         assert (await lost.commit(writers=[won.writer_id])).revision > 0
-        with pytest.raises(txnclient.InvalidTxnState):
-            await lost.abort()
+        assert await lost.abort() == "COMMITTED"
 
 
 async def test_leaving_goes_without_ending_it_and_a_failed_writer_ends_it_for_nobody_else(
