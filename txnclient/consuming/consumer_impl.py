@@ -334,7 +334,7 @@ class ConsumerImpl(Generic[V]):
         return committed
 
     async def _give_back(self, messages: Sequence[Message[Any]]) -> None:
-        """▲ A message neither acked nor given back is skipped for as long as the consumer lives, and later messages of its
+        """▲ A message neither acked nor given back is skipped for as long as the consumer lives, and later ones of its
         key go on without it."""
         if self._closed:
             return  # its messages are given back already

@@ -131,3 +131,9 @@ def test_only_a_named_transaction_can_be_left() -> None:
                 await (await client.begin()).leave()
 
     run(scenario())
+
+
+def test_a_token_is_refused_until_tokens_exist() -> None:
+    """▲ Who passes one believes that it protects something."""
+    with pytest.raises(txnclient.InvalidArgument, match="token"):
+        txnclient.connect("txn://a:1", token="secret")
