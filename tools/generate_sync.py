@@ -66,6 +66,24 @@ BLOCK = """
 """Of `transaction()`. The asynchronous block is not entered: an interrupt thrown into it would end the loop."""
 
 
+CONSUMER_BLOCK = """
+        impl, held = consumer_impl(self._inner), as_list(messages)
+        txn = self._bridge.wait(impl.begin_with(held, timeout))
+        inside = transaction_impl(txn)
+        try:
+            try:
+                yield Transaction(self._bridge, txn)
+            except BaseException as error:
+                self._bridge.wait(impl.undo_with(txn, held, error))
+                raise
+            if not inside.aborting:
+                self._bridge.wait(impl.commit_with(txn, held))
+        finally:
+            if inside.undecided:
+                self._bridge.call(inside.settle_later)
+"""
+"""Of a consumer's `transaction()`."""
+
 BODIES = {
     "send_nowait": """
         impl, inner_txn = producer_impl(self._inner), impl_of(inner_of(txn))
@@ -200,7 +218,8 @@ def method(function: Function) -> str:
         body = f"        return self._bridge.call(lambda: self._inner.{function.name})\n"
         return f"    @property\n    {signature(function)}\n{docstring(function)}{body}"
     if "asynccontextmanager" in decorators(function):
-        return f"    @contextmanager\n    {signature(function)}\n{docstring(function)}{BLOCK}"
+        block = CONSUMER_BLOCK if function.args.args[1:] else BLOCK
+        return f"    @contextmanager\n    {signature(function)}\n{docstring(function)}{block}"
     if function.name in BODIES:
         return f"    {signature(function)}\n{docstring(function)}{BODIES[function.name]}"
     call = f"self._inner.{function.name}({arguments(function)})"
@@ -304,6 +323,8 @@ def generate() -> dict[Path, str]:
             "from contextlib import closing, contextmanager", "from typing import Any, Generic, overload",
             "from txnclient.producing.bulk import runs_no_code", "from txnclient.consuming.message import Message",
             "from txnclient.producing.producer import producer_impl",
+            "from txnclient.consuming.consumer import consumer_impl",
+            "from txnclient.consuming.consumer_impl import as_list",
             "from txnclient.transactions.transaction import impl_of, transaction_impl",
             "from txnclient.serializers import V",
             "from txnclient.sync.bridge import Face, closed_behind, opened",

@@ -67,6 +67,8 @@ def connect(
     """
     if tls is not None:
         raise InvalidArgument("tls is not offered by this version: connect without it")
+    if token is not None:
+        raise InvalidArgument("a token is not asked for by this version, and would protect nothing: connect without it")
     if transaction_key is not None:
         validate_transaction_key(transaction_key)
     if not isinstance(timeout, int | float) or not timeout > 0:
@@ -81,7 +83,7 @@ def connect(
             clock=the_clock,
             random=random or SystemRandom(),
             timeout=timeout,
-            token=token or "",
+            token="",
             client_name=client_name,
             transaction_key=transaction_key,
         )

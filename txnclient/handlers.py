@@ -358,10 +358,9 @@ class HandlerStep:
         backoff = Backoff(session.random)
         while True:
             try:
-                await txn.abort(timeout=ABORT_TIMEOUT_S)
+                self.done = await txn.abort(timeout=ABORT_TIMEOUT_S) is TransactionState.COMMITTED
                 return
             except TxnError as failure:
-                self.done = txn.state is TransactionState.COMMITTED
                 unknown = failure.retriable and txn.state is TransactionState.ABORTING
                 goes_on = self.ordered and isinstance(error, TxnError) and passes(error)
                 if not unknown or not goes_on or session.clock.monotonic() > transaction_impl(txn).expires_at:

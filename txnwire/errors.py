@@ -12,8 +12,11 @@
     │   ├── TopicExists             with another shape
     │   ├── SubscriptionNotFound
     │   ├── TxnNotFound             an id that was never given out
-    │   ├── InvalidTxnState         the transaction has ended the other way; says why
-    │   │   └── ExpiredTransaction  it was fenced by a newer holder of its transaction key
+    │   ├── InvalidTxnState         the call does not fit the transaction's state
+    │   │   ├── ExpiredTransaction  it was fenced by a newer holder of its transaction key
+    │   │   ├── TxnDecided          it has committed already, and otherwise than requested
+    │   │   └── TxnAborted          another party has aborted it: do the work again in another one
+    │   │       └── TxnTimedOut     its own timeout has passed
     │   ├── TxnConflict             the operation and the transaction exclude each other: abort it
     │   ├── ProducerFenced          a newer producer of the same name has connected
     │   ├── SequenceGap             a send does not follow its named predecessor
@@ -33,7 +36,8 @@
 
 `retriable`: repeating the same call may succeed. `fatal`: this client, producer or consumer object cannot go on; some
 classes are always fatal, others only after `for_good`.
-`requires_abort`: the call's transaction, if it was made in one, must be aborted, and its work done again in another.
+`requires_abort`: the call's transaction must be aborted; then do the work again in another one.
+`requires_leave`: the call's named transaction has other writers: leave it, then begin the name again.
 """
 
 from __future__ import annotations
@@ -52,7 +56,8 @@ class TxnError(Exception):
     grpc_status: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
     retriable: bool = False
     fatal: bool = False
-    requires_abort: ClassVar[bool] = False
+    requires_abort: bool = False
+    requires_leave: bool = False
 
     @property
     def message(self) -> str:
@@ -135,6 +140,23 @@ class ExpiredTransaction(InvalidTxnState):
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
     fatal = True
     requires_abort = False  # its client can do nothing any more
+
+
+class TxnDecided(InvalidTxnState):
+    """Raised by clients, never on the wire: the transaction has committed, with other writers or another note than
+    requested, or although it was to be aborted. Do not do its work again."""
+
+    requires_abort = False
+
+
+class TxnAborted(InvalidTxnState):
+    """Raised by clients, never on the wire: another client, an operator or the service has aborted the transaction."""
+
+    requires_abort = True
+
+
+class TxnTimedOut(TxnAborted):
+    """The service has aborted the transaction because its own timeout had passed."""
 
 
 class TxnConflict(CallerError):
@@ -235,7 +257,11 @@ def _leaves(cls: type[TxnError]) -> list[type[TxnError]]:
     return found
 
 
-ERRORS_BY_CODE: dict[int, type[TxnError]] = {cls.code: cls for cls in _leaves(TxnError)}
+ERRORS: Final = tuple(_leaves(TxnError))
+"""All classes that are raised, bases first."""
+
+ERRORS_BY_CODE: dict[int, type[TxnError]] = {cls.code: cls for cls in reversed(ERRORS)}
+"""A class without a code of its own crosses the wire as its base."""
 
 _FALLBACK_BY_STATUS: dict[grpc.StatusCode, type[TxnError]] = {
     grpc.StatusCode.UNAVAILABLE: ConnectionLost,

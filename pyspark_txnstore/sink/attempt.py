@@ -119,10 +119,8 @@ class Attempt:
         if not self._run.supersedes(header["attempt"]):
             return False
         _log.info("%r: %s is an older run's, which this one takes the place of", self._name, txn.id)
-        try:
-            txn.abort()
-        except InvalidTxnState as error:
-            _log.info("%r: an older run has committed it: %s", self._name, error)
+        if txn.abort() is TransactionState.COMMITTED:
+            _log.info("%r: an older run has committed %s", self._name, txn.id)
         return True
 
     def _has_committed(self, txn: txnclient.sync.Transaction, error: TxnError) -> bool:

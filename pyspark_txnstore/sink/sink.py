@@ -202,11 +202,7 @@ def _committed_as(options: SinkOptions, former: str) -> bool:
         return found["outcome"] == "COMMITTED" and Content.parse(found.get("note")) is None
     if found["outcome"] != "OPEN":
         raise OutcomeUnknown(f"whether an earlier version has committed {former!r} is not known any more")
-    try:
-        client_of(options.url, timeout_s=options.timeout_s).attach(found["txn"], name=former).abort()
-    except InvalidTxnState:
-        return True
-    return False
+    return client_of(options.url, timeout_s=options.timeout_s).attach(found["txn"], name=former).abort() == "COMMITTED"
 
 
 def _state_of(options: SinkOptions, txn_id: str) -> str:
@@ -276,8 +272,7 @@ def _abort(options: SinkOptions, run: BatchRun, look: Callable[[], list[_Open]])
 def _abort_one(options: SinkOptions, name: str, txn_id: str) -> None:
     txn = client_of(options.url, timeout_s=options.timeout_s).attach(txn_id, name=name)
     try:
-        txn.abort()
-    except InvalidTxnState:
-        _log.warning("%r failed here and is committed, by another run of it: nothing is lost", name)
+        if txn.abort() == "COMMITTED":
+            _log.warning("%r failed here and is committed, by another run of it: nothing is lost", name)
     except TxnError as error:
         _log.warning("%r (%s) is aborted at its deadline only: %s", name, txn_id, error)

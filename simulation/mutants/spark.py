@@ -275,11 +275,10 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§10",
         file="pyspark_txnstore/sink/sink.py",
         old=(
-            "    except InvalidTxnState:\n"
-            '        _log.warning("%r failed here and is committed, by another run of it: nothing is '
-            'lost", name)\n'
+            '        if txn.abort() == "COMMITTED":\n'
+            '            _log.warning("%r failed here and is committed, by another run of it: nothing is lost", name)\n'
         ),
-        new=("    except InvalidTxnState:\n        raise\n"),
+        new='        if txn.abort() == "COMMITTED":\n            raise InvalidTxnState(name)\n',
         tests=(
             "tests/spark/sink/test_sink_runs.py::test_x1_one_that_has_committed_keeps_no_other_of_a_failed_batch_open",
         ),

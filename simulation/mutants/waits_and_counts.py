@@ -147,8 +147,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what an earlier version commits while its name is looked at is not written again (X1)",
         section="§10",
         file="pyspark_txnstore/sink/sink.py",
-        old="name=former).abort()\n    except InvalidTxnState:\n        return True",
-        new="name=former).abort()\n    except InvalidTxnState:\n        return False",
+        old='name=former).abort() == "COMMITTED"',
+        new='name=former).abort() == "never"',
         tests=(
             "tests/spark/sink/test_sink_runs.py::"
             "test_x1_what_an_earlier_version_commits_while_its_name_is_looked_at_is_not_written_again",

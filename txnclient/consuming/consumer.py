@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Generic
 
-from txnclient.consuming.consumer_impl import ConsumerImpl
+from txnclient.consuming.consumer_impl import ConsumerImpl, as_list
 from txnclient.consuming.message import Message
 from txnclient.consuming.starts import StartArgument
 from txnclient.serializers import V
-from txnclient.transactions.transaction import Transaction, impl_of
+from txnclient.transactions.transaction import Transaction, impl_of, transaction_impl
 
 
 class Consumer(Generic[V]):
@@ -55,8 +56,8 @@ class Consumer(Generic[V]):
         return await self._impl.receive(timeout)
 
     async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
-        """The buffered messages, at least one and at most `max_messages`; an empty list when `timeout` seconds have
-        passed."""
+        """The buffered messages, at least one and at most `max_messages`; an empty list when none has come within
+        `timeout` seconds (None: the client's timeout)."""
         return await self._impl.receive_many(max_messages, timeout)
 
     def __aiter__(self) -> Consumer[V]:
@@ -84,6 +85,31 @@ class Consumer(Generic[V]):
         call may be repeated.
         """
         await self._impl.ack_cumulative(message, txn=impl_of(txn))
+
+    @asynccontextmanager
+    async def transaction(
+        self, messages: Message[Any] | Iterable[Message[Any]], *, timeout: float = 60.0
+    ) -> AsyncIterator[Transaction]:
+        """`async with consumer.transaction(messages) as txn`: a transaction that acks them, committed at the end.
+
+        On any exception it is aborted and the messages are given back, then the exception is raised again: a queue
+        delivers them again at once, a stream goes back to its earliest message that is not acked (see `rewind`). So a
+        failing block skips nothing. `timeout` in seconds is that of the transaction. Raises what `begin`, `ack` and
+        `commit` do; if it is not known whether the commit has taken place, it asks by an abort.
+        """
+        held = as_list(messages)
+        txn = await self._impl.begin_with(held, timeout)
+        inside = transaction_impl(txn)
+        try:
+            try:
+                yield txn
+            except BaseException as error:
+                await self._impl.undo_with(txn, held, error)
+                raise
+            if not inside.aborting:
+                await self._impl.commit_with(txn, held)
+        finally:
+            inside.settle_later()  # if undecided: no other call settles it
 
     async def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
         """For a queue: request redelivery after `delay` seconds (None: the consumer's redelivery_delay), to any

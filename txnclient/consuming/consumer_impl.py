@@ -4,7 +4,8 @@ a queue (any message to any consumer)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
 from txnclient.connection.deadlines import Deadline
@@ -21,11 +22,15 @@ from txnclient.consuming.queue_feed import QueueFeed
 from txnclient.consuming.receiver import Receiver
 from txnclient.consuming.starts import StartArgument
 from txnclient.serializers import Serializer, V
+from txnclient.transactions.outcome import TransactionState
+from txnclient.transactions.transaction import Transaction, transaction_impl
 from txnclient.transactions.transaction_impl import FENCED_LIKE, TransactionImpl, check_transaction, reason_of
 from txnclient.transactions.whole import failure_in
 from txnwire.errors import InvalidArgument, NotAllowed, TxnError, again, for_good
 from txnwire.ids import MessageId
 from txnwire.names import validate_name
+
+_log = logging.getLogger("txnclient")
 
 
 class ConsumerImpl(Generic[V]):
@@ -290,6 +295,57 @@ class ConsumerImpl(Generic[V]):
             feed.start_over()
         self._order.forget_lost()
 
+    # ---- messages of one transaction --------------------------------------------------------------------------------
+
+    async def begin_with(self, messages: Sequence[Message[Any]], timeout_s: float) -> Transaction:
+        """Begin a transaction that acks `messages`; if that fails, give them back."""
+        await self._expect_open()
+        _by_segment(messages)
+        try:
+            txn = await self.services.begin(timeout=timeout_s)
+        except BaseException:
+            await self._give_back(messages)
+            raise
+        try:
+            self.ack_nowait(messages, txn=transaction_impl(txn))
+        except BaseException as error:
+            await self.undo_with(txn, messages, error)
+            raise
+        return txn
+
+    async def commit_with(self, txn: Transaction, messages: Sequence[Message[Any]]) -> None:
+        """Commit, or give the messages back and raise why."""
+        try:
+            await txn.commit()
+        except BaseException as error:
+            committed = await self.undo_with(txn, messages, error)
+            if not committed or not isinstance(error, TxnError):
+                raise
+
+    async def undo_with(self, txn: Transaction, messages: Sequence[Message[Any]], error: BaseException) -> bool:
+        """Abort because of `error` and give the messages back; True: it has committed, so they stay acked."""
+        try:
+            await transaction_impl(txn).abort_because(error)
+        finally:
+            transaction_impl(txn).settle_later()
+            committed = txn.state is TransactionState.COMMITTED
+            if not committed:
+                await self._give_back(messages)
+        return committed
+
+    async def _give_back(self, messages: Sequence[Message[Any]]) -> None:
+        """▲ A message neither acked nor given back is skipped for as long as the consumer lives, and later ones of its
+        key go on without it."""
+        if self._closed:
+            return  # its messages are given back already
+        try:
+            if self.type == "stream":
+                self.rewind()
+            else:
+                await self.nack(messages, delay=0)
+        except TxnError as error:
+            _log.debug("giving messages back: %s", error)
+
     # ---- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -326,6 +382,11 @@ def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, li
 
 def _no_message(found: object) -> InvalidArgument:
     return InvalidArgument(f"expected a message as it was received, or several, not {type(found).__name__}")
+
+
+def as_list(messages: Message[Any] | Iterable[Message[Any]]) -> list[Message[Any]]:
+    """The messages of an argument. Raises `InvalidArgument`."""
+    return [message for group in _by_segment(messages).values() for message in group]
 
 
 def share_bytes(message: Message[Any]) -> int:

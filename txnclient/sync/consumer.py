@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic
 
 import txnclient.consuming.consumer
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.consuming.consumer_impl import as_list
 from txnclient.consuming.message import Message
 from txnclient.consuming.starts import StartArgument
 from txnclient.serializers import V
 from txnclient.sync.bridge import Face, closed_behind
 from txnclient.sync.transaction import Transaction, inner_of
+from txnclient.transactions.transaction import transaction_impl
 
 
 class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
@@ -49,8 +53,8 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
         return self._bridge.wait(self._inner.receive(timeout))
 
     def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
-        """The buffered messages, at least one and at most `max_messages`; an empty list when `timeout` seconds have
-        passed."""
+        """The buffered messages, at least one and at most `max_messages`; an empty list when none has come within
+        `timeout` seconds (None: the client's timeout)."""
         return self._bridge.wait(self._inner.receive_many(max_messages, timeout))
 
     def ack(self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None) -> None:
@@ -71,6 +75,33 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
         call may be repeated.
         """
         self._bridge.wait(self._inner.ack_cumulative(message, txn=inner_of(txn)))
+
+    @contextmanager
+    def transaction(
+        self, messages: Message[Any] | Iterable[Message[Any]], *, timeout: float = 60.0
+    ) -> Iterator[Transaction]:
+        """`with consumer.transaction(messages) as txn`: a transaction that acks them, committed at the end.
+
+        On any exception it is aborted and the messages are given back, then the exception is raised again: a queue
+        delivers them again at once, a stream goes back to its earliest message that is not acked (see `rewind`). So a
+        failing block skips nothing. `timeout` in seconds is that of the transaction. Raises what `begin`, `ack` and
+        `commit` do; if it is not known whether the commit has taken place, it asks by an abort.
+        """
+
+        impl, held = consumer_impl(self._inner), as_list(messages)
+        txn = self._bridge.wait(impl.begin_with(held, timeout))
+        inside = transaction_impl(txn)
+        try:
+            try:
+                yield Transaction(self._bridge, txn)
+            except BaseException as error:
+                self._bridge.wait(impl.undo_with(txn, held, error))
+                raise
+            if not inside.aborting:
+                self._bridge.wait(impl.commit_with(txn, held))
+        finally:
+            if inside.undecided:
+                self._bridge.call(inside.settle_later)
 
     def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
         """For a queue: request redelivery after `delay` seconds (None: the consumer's redelivery_delay), to any

@@ -31,11 +31,13 @@ class Reader(Face[txnclient.reading.reader.Reader[V]], Generic[V]):
         return self._bridge.call(lambda: self._inner.ended)
 
     def receive(self, timeout: float | None = None) -> Message[V]:
-        """The next message. Raises `Timeout` (None: after the client's timeout), `EndOfStream` at the end."""
+        """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: the client's timeout),
+        `EndOfStream` at the end."""
         return self._bridge.wait(self._inner.receive(timeout))
 
     def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
-        """At least one message and at most `max_messages`; an empty list when the time is up or the end is reached."""
+        """At least one message and at most `max_messages`; an empty list at the end, or when none has come within
+        `timeout` seconds (None: the client's timeout)."""
         return self._bridge.wait(self._inner.receive_many(max_messages, timeout))
 
     def close(self) -> None:

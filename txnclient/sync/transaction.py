@@ -66,27 +66,39 @@ class Transaction(Face[txnclient.transactions.transaction.Transaction]):
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
         `writers`, for a named one: the `writer_id`s that count; sends and acks of all others are treated as aborted;
-        None: all, an empty list: none. The first commit decides: a different list later raises `InvalidTxnState`. It
+        None: all, an empty list: none. The first commit decides: a different list later raises `TxnDecided`. It
         waits only for sends and acks of *this* object, and only if its writer counts. `note`, for a named one: up to
         256 bytes of text for later begins of the name (`.note`), e.g. what was written. A different note later raises
-        `InvalidTxnState`; a commit without a note never conflicts.
+        `TxnDecided`; a commit without a note never conflicts.
 
-        If a send or ack failed, the transaction is aborted and that error raised (as the cause of `InvalidTxnState` if
+        If a send or ack failed, the transaction is aborted and that error raised (as the cause of `TxnTimedOut` if
         the transaction's own timeout has passed, which aborts it anyway). A named one then stays open, because it has
         other writers: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet, call it
-        again to ask again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: a newer holder of the
+        again to ask again. `TxnAborted`: another party has aborted it, `TxnTimedOut`: because its own timeout has
+        passed; `InvalidTxnState`: it was aborted or left here; `ExpiredTransaction`: a newer holder of the
         client's transaction key aborted it. `timeout` in seconds, None: the client's.
         """
         return self._bridge.wait(self._inner.commit(writers=writers, note=note, timeout=timeout))
 
-    def abort(self, *, timeout: float | None = None) -> None:
+    def abort(self, *, timeout: float | None = None) -> TransactionState:
         """Fail unsent messages and acks with `InvalidTxnState`, abort, and wait for those already sent while time
-        allows. Aborting again is ok.
+        allows. Returns how the transaction has ended: ABORTED, or COMMITTED if a commit came first. Aborting again is
+        ok; one that was left stays LEFT.
 
-        `InvalidTxnState`: it has committed. `ExpiredTransaction`: a newer holder of the client's transaction key
+        `ExpiredTransaction`: a newer holder of the client's transaction key
         aborted it. `Timeout`: not known to be aborted yet, call it again to ask again.
         """
-        self._bridge.wait(self._inner.abort(timeout=timeout))
+        return self._bridge.wait(self._inner.abort(timeout=timeout))
+
+    def leave(self, *, timeout: float | None = None) -> None:
+        """Stop taking part in a named transaction, which goes on for its other writers; quiet if it is decided.
+
+        Unsent messages and acks fail with `InvalidTxnState`; it waits for those already sent. What this writer has
+        stored counts if a commit counts this writer: commit with a list of `writers`. Then begin the name again, which
+        joins as a new writer, or finds how it has ended. `Timeout`: some are unanswered, call it again to wait again.
+        Raises `InvalidArgument` for a transaction without a name.
+        """
+        self._bridge.wait(self._inner.leave(timeout=timeout))
 
 
 def inner_of(txn: Transaction | None) -> txnclient.transactions.transaction.Transaction | None:

@@ -16,9 +16,10 @@ from typing import Final
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
+from txnclient.transactions.commit_request import listed
 from txnclient.transactions.outcome import CommitResult, Joined
 from txnclient.transactions.settling import BackgroundSettling
-from txnclient.transactions.transaction_impl import TransactionImpl, listed
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.transaction_keys import HeldKey
 from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId, hash_key

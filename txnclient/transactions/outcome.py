@@ -12,6 +12,8 @@ class TransactionState(StrEnum):
     """`commit()` was called and its outcome is not known yet; call it again to ask again."""
     ABORTING = "ABORTING"
     """It failed or `abort()` was called, and the service has not confirmed it yet; call `abort()` to ask again."""
+    LEFT = "LEFT"
+    """`leave()` was called: it goes on for its other writers, and what becomes of it does not show here."""
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
 

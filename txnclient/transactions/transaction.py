@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from txnclient.transactions.outcome import CommitResult, TransactionState
 from txnclient.transactions.transaction_impl import TransactionImpl
-from txnwire.errors import InvalidArgument
+from txnwire.errors import InvalidArgument, TxnDecided
 from txnwire.ids import TxnId
 
 __all__ = ["CommitResult", "Transaction", "TransactionState", "impl_of", "transaction_impl"]
+
+
+_log = logging.getLogger("txnclient")
 
 
 class Transaction:
@@ -71,27 +75,43 @@ class Transaction:
         """Wait for every send and ack made in the transaction, then commit. Committing again gives the same result.
 
         `writers`, for a named one: the `writer_id`s that count; sends and acks of all others are treated as aborted;
-        None: all, an empty list: none. The first commit decides: a different list later raises `InvalidTxnState`. It
+        None: all, an empty list: none. The first commit decides: a different list later raises `TxnDecided`. It
         waits only for sends and acks of *this* object, and only if its writer counts. `note`, for a named one: up to
         256 bytes of text for later begins of the name (`.note`), e.g. what was written. A different note later raises
-        `InvalidTxnState`; a commit without a note never conflicts.
+        `TxnDecided`; a commit without a note never conflicts.
 
-        If a send or ack failed, the transaction is aborted and that error raised (as the cause of `InvalidTxnState` if
+        If a send or ack failed, the transaction is aborted and that error raised (as the cause of `TxnTimedOut` if
         the transaction's own timeout has passed, which aborts it anyway). A named one then stays open, because it has
         other writers: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet, call it
-        again to ask again. `InvalidTxnState`: it was aborted, and why; `ExpiredTransaction`: a newer holder of the
+        again to ask again. `TxnAborted`: another party has aborted it, `TxnTimedOut`: because its own timeout has
+        passed; `InvalidTxnState`: it was aborted or left here; `ExpiredTransaction`: a newer holder of the
         client's transaction key aborted it. `timeout` in seconds, None: the client's.
         """
         return await self._impl.commit(writers=writers, note=note, timeout=timeout)
 
-    async def abort(self, *, timeout: float | None = None) -> None:
+    async def abort(self, *, timeout: float | None = None) -> TransactionState:
         """Fail unsent messages and acks with `InvalidTxnState`, abort, and wait for those already sent while time
-        allows. Aborting again is ok.
+        allows. Returns how the transaction has ended: ABORTED, or COMMITTED if a commit came first. Aborting again is
+        ok; one that was left stays LEFT.
 
-        `InvalidTxnState`: it has committed. `ExpiredTransaction`: a newer holder of the client's transaction key
+        `ExpiredTransaction`: a newer holder of the client's transaction key
         aborted it. `Timeout`: not known to be aborted yet, call it again to ask again.
         """
-        await self._impl.abort(timeout=timeout)
+        try:
+            await self._impl.abort(timeout=timeout)
+        except TxnDecided as decided:
+            _log.debug("an abort came late: %s", decided)
+        return self._impl.state
+
+    async def leave(self, *, timeout: float | None = None) -> None:
+        """Stop taking part in a named transaction, which goes on for its other writers; quiet if it is decided.
+
+        Unsent messages and acks fail with `InvalidTxnState`; it waits for those already sent. What this writer has
+        stored counts if a commit counts this writer: commit with a list of `writers`. Then begin the name again, which
+        joins as a new writer, or finds how it has ended. `Timeout`: some are unanswered, call it again to wait again.
+        Raises `InvalidArgument` for a transaction without a name.
+        """
+        await self._impl.leave(timeout=timeout)
 
     def __repr__(self) -> str:
         return repr(self._impl)

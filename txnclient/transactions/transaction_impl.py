@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import Session
+from txnclient.transactions.commit_request import check_note, checked_writers, listed, same_again
 from txnclient.transactions.outcome import CommitResult, Joined, TransactionState
 from txnclient.transactions.roles import Ender, KeyHolder, TransactionParticipant
 from txnwire.errors import (
@@ -21,12 +22,14 @@ from txnwire.errors import (
     NotAllowed,
     ProducerFenced,
     Timeout,
+    TxnAborted,
     TxnConflict,
+    TxnDecided,
     TxnError,
+    TxnTimedOut,
     again,
 )
 from txnwire.ids import TxnId
-from txnwire.names import validate_note
 from txnwire.proto import txn_pb2 as pb
 
 ABORT_ON_CLOSE_S = 2.0
@@ -34,6 +37,7 @@ ABORT_ON_CLOSE_S = 2.0
 after the grace."""
 
 _OPEN = TransactionState.OPEN
+_SENDS_NOTHING = frozenset((TransactionState.ABORTING, TransactionState.ABORTED, TransactionState.LEFT))
 
 _log = logging.getLogger("txnclient")
 
@@ -111,15 +115,15 @@ class TransactionImpl:
     ) -> CommitResult:
         """See `Transaction.commit`."""
         self._session.expect_here()
-        counted = self._listed(writers)
-        self._check_note(note)
+        counted = checked_writers(writers, self.id, self.name)
+        check_note(note, self.id, self.name)
         if self._result is not None:
-            return self._same_again(self._result, counted, note)
+            return same_again(self._result, counted, note, self.id)
         deadline = self._session.deadline(timeout)
         if self._state is TransactionState.ABORTING and self._asked:
             await self._find_out(deadline)
             if self._result is not None:
-                return self._same_again(self._result, counted, note)
+                return same_again(self._result, counted, note, self.id)
         if self._state not in (_OPEN, TransactionState.COMMITTING):
             raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}")
         self._state = TransactionState.COMMITTING
@@ -153,7 +157,7 @@ class TransactionImpl:
             reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline, writers=counted, note=note)
         except InvalidTxnState as error:
             await self._ended_otherwise(deadline)
-            raise await self._reason(error, deadline) from None
+            raise await self._reason(self._as_ended(error), deadline) from None
         return self._committed(CommitResult(reply.revision, listed(reply), reply.note or None))
 
     async def _complete(self, deadline: Deadline) -> None:
@@ -169,9 +173,7 @@ class TransactionImpl:
         if self._session.clock.monotonic() >= self.expires_at and not isinstance(failure, ExpiredTransaction):
             # Sends and acks fail because it has ended: a commit after the deadline must raise the same error with or
             # without them.
-            raise InvalidTxnState(
-                f"transaction {self.id} cannot commit: its timeout has passed, so it is aborted"
-            ) from failure
+            raise TxnTimedOut(self._too_late()) from failure
         raise failure
 
     async def _wait_flushed(self, deadline: Deadline) -> None:
@@ -180,44 +182,36 @@ class TransactionImpl:
                 participant.flush(self)
             await self._wait_settled(deadline)
 
+    def _too_late(self) -> str:
+        return f"transaction {self.id} cannot commit: its timeout has passed, so it is aborted"
+
+    def _as_ended(self, error: InvalidTxnState) -> TxnError:
+        """The error of a commit that another decision has come before."""
+        if isinstance(error, ExpiredTransaction):
+            return error
+        if self._state is TransactionState.COMMITTED:
+            return TxnDecided(str(error))
+        if self._state is not TransactionState.ABORTED:
+            return error
+        if self._session.clock.monotonic() >= self.expires_at:
+            return TxnTimedOut(f"{self._too_late()}: {error}")
+        return TxnAborted(str(error))
+
     async def _reason(self, error: TxnError, deadline: Deadline) -> TxnError:
-        return error if self._holder is None else await self._holder.expired_instead(error, deadline)
+        return self.told(error if self._holder is None else await self._holder.expired_instead(error, deadline))
+
+    def told(self, error: TxnError) -> TxnError:
+        """`error` as its caller is told it: ▲ an abort of a named transaction would end it for all its writers, perhaps
+        the one that a conflict was lost to."""
+        if self.name is None or not error.requires_abort:
+            return error
+        told = again(error)
+        told.requires_abort, told.requires_leave = False, True
+        return told
 
     async def reason(self, error: TxnError) -> TxnError:
         """What to raise for the `error` of a send or ack in it: `ExpiredTransaction` if fencing has caused it."""
         return await self._reason(error, self._session.deadline())
-
-    def _listed(self, writers: Iterable[int] | None) -> tuple[int, ...] | None:
-        if writers is None:
-            return None
-        if self.name is None:
-            raise InvalidArgument(f"transaction {self.id} has no name, so it has no writers: commit it without a list")
-        distinct = dict.fromkeys(writers)
-        for writer in distinct:
-            if not isinstance(writer, int) or not 0 <= writer < 1 << 64:
-                raise InvalidArgument(
-                    f"{writer!r} is no writer id: expected an unsigned 64-bit number, as `writer_id` is"
-                )
-        return tuple(sorted(distinct))
-
-    def _check_note(self, note: str | None) -> None:
-        if note is None:
-            return
-        if self.name is None:
-            raise InvalidArgument(f"transaction {self.id} has no name, so nobody would find its note: commit without")
-        validate_note(note)
-
-    def _same_again(self, result: CommitResult, counted: tuple[int, ...] | None, note: str | None) -> CommitResult:
-        if result.writers != counted:
-            raise InvalidTxnState(
-                f"transaction {self.id} is COMMITTED already, with another list of writers: "
-                f"{_shown(result.writers)}, asked for {_shown(counted)}"
-            )
-        if None not in (note, result.note) and note != result.note:
-            raise InvalidTxnState(
-                f"transaction {self.id} is COMMITTED already, with another note: {result.note!r}, asked for {note!r}"
-            )
-        return result
 
     def _committed(self, result: CommitResult) -> CommitResult:
         self._session.committed_at(result.revision)
@@ -269,12 +263,12 @@ class TransactionImpl:
             return 0
 
     async def abort(self, *, timeout: float | None = None) -> None:
-        """See `Transaction.abort`."""
+        """See `Transaction.abort`. Raises `TxnDecided` if it has committed."""
         self._session.expect_here()
-        if self._state is TransactionState.ABORTED:
+        if self._state in (TransactionState.ABORTED, TransactionState.LEFT):
             return
         if self._state is TransactionState.COMMITTED:
-            raise InvalidTxnState(f"transaction {self.id} cannot abort: it has committed")
+            raise TxnDecided(f"transaction {self.id} cannot abort: it has committed")
         try:
             await self._abort(self._session.deadline(timeout))
         except TxnError:
@@ -282,6 +276,18 @@ class TransactionImpl:
         except BaseException:
             self.settle_later()
             raise
+
+    async def leave(self, *, timeout: float | None = None) -> None:
+        """See `Transaction.leave`."""
+        self._session.expect_here()
+        if self.name is None:
+            raise InvalidArgument(f"transaction {self.id} has no name, so nobody else would end it: abort it")
+        if self._state in (TransactionState.COMMITTED, TransactionState.ABORTED):
+            return
+        self._state = TransactionState.LEFT
+        for participant in list(self._participants):
+            participant.withdraw(self)
+        await self._wait_settled(self._session.deadline(timeout))
 
     async def abort_because(self, error: BaseException) -> None:
         """Try to abort for a short time. A failure adds a note to `error`, and the abort goes on in the background."""
@@ -335,9 +341,9 @@ class TransactionImpl:
         except ExpiredTransaction:
             self._over(TransactionState.ABORTED)
             raise
-        except InvalidTxnState:
+        except InvalidTxnState as error:
             self._over_committed(await self._committed_as(deadline))
-            raise
+            raise TxnDecided(str(error)) from None
         # Reads wait for this too: until an owner has followed the abort, it hides messages committed behind it.
         self._session.committed_at(reply.revision)
         expired = await self._expired_by(reply, deadline)
@@ -389,8 +395,8 @@ class TransactionImpl:
 
     @property
     def aborting(self) -> bool:
-        """Whether it can only abort or has aborted, so unsent messages need not be sent."""
-        return self._state is TransactionState.ABORTING or self._state is TransactionState.ABORTED
+        """Whether it can only abort, has aborted or was left, so unsent messages need not be sent."""
+        return self._state in _SENDS_NOTHING
 
     def expect_here(self) -> None:
         """Raises `InvalidArgument` in another event loop. ▲ C7: its own loop counts what is under way; its commit could
@@ -414,6 +420,8 @@ class TransactionImpl:
     def withdrawn(self, doing: str) -> InvalidTxnState:
         """The error for an operation it did not wait for; `doing`: e.g. "send"."""
         ended = "was aborted" if self.aborting else f"is {self._state.value}"
+        if self._state is TransactionState.LEFT:
+            ended = "was left"
         return InvalidTxnState(f"cannot {doing} in transaction {self.id}: it {ended}, and this was not sent")
 
     def started(self, participant: TransactionParticipant | None) -> None:
@@ -430,7 +438,7 @@ class TransactionImpl:
     def failed(self, error: TxnError) -> None:
         """▲ C1: something that had to be part of it is not, or may not be: it can only abort."""
         if self._failure is None:
-            self._failure = error
+            self._failure = self.told(error)
 
     def finished(self, error: TxnError | None) -> None:
         """One started operation is done, withdrawn, or failed with `error`: then it can only abort."""
@@ -468,12 +476,3 @@ def check_transaction(txn: TransactionImpl, doing: str) -> None:
     """As `check_open`, for the application's `txn` argument: `InvalidArgument` if it belongs to another event loop."""
     txn.expect_here()
     txn.check_open(doing)
-
-
-def listed(reply: pb.EndTxnOk | pb.NewTxnOk) -> tuple[int, ...] | None:
-    """The writers that count, from a reply: without a list all count, with an empty one none."""
-    return tuple(sorted(reply.writers.writers)) if reply.HasField("writers") else None
-
-
-def _shown(writers: Sequence[int] | None) -> str:
-    return "all" if writers is None else f"{len(writers)} of them"
