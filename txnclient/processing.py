@@ -252,7 +252,8 @@ class Processing:
 
     async def _receive(self, at_most: int, wait_s: float | None) -> list[Message[Any]]:
         """Receive about `batch_bytes`; empty when the time is up (None: never) or the loop is to stop."""
-        receive = self._consumer.receive_batch(at_most, self._limits.batch_bytes, wait_s)
+        at_once = self._limits.batch_messages if isinstance(self._work, BatchWork) else 1
+        receive = self._consumer.receive_batch(at_most, self._limits.batch_bytes, wait_s, at_once=at_once)
         if self._limits.stop is None:
             return await receive
         receiving = asyncio.ensure_future(receive)

@@ -20,6 +20,7 @@ from txnclient.consuming.feed import StreamFeed, SubscriptionFeed
 from txnclient.consuming.inbox import Inbox, QueueInbox
 from txnclient.consuming.membership import ConsumerMembership
 from txnclient.consuming.message import Message
+from txnclient.consuming.pace import QueuePace
 from txnclient.consuming.queue_feed import QueueFeed
 from txnclient.consuming.receiver import Receiver
 from txnclient.consuming.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire, topics_of
@@ -175,7 +176,7 @@ class Consumer(Generic[V]):
     def _new_feed(self, path: str, window: int, window_bytes: int, terms: pb.Subscribe) -> SubscriptionFeed:
         life = partial(self._life_of, topic_of_segment(path))
         if self.type == "queue":
-            queue = QueueInbox(window, window_bytes=window_bytes)
+            queue = QueueInbox(window, window_bytes=window_bytes, pace=QueuePace(window))
             return QueueFeed(self._session, self._receiver, path, queue, terms, life, self._dead_letters)
         delivered = Delivered(self._order, path)
         inbox = Inbox(window, keeps_holds=True, window_bytes=window_bytes, delivered=delivered)
@@ -214,8 +215,12 @@ class Consumer(Generic[V]):
             if messages or not await self._receiver.wait(deadline.remaining()):
                 return messages
 
-    async def receive_batch(self, max_messages: int, max_bytes: int, timeout: float | None) -> list[Message[V]]:
-        """As `receive_many`, with about `max_bytes`; a timeout of None waits without limit."""
+    async def receive_batch(
+        self, max_messages: int, max_bytes: int, timeout: float | None, *, at_once: int = 1
+    ) -> list[Message[V]]:
+        """As `receive_many`, with about `max_bytes`; a timeout of None waits without limit. `at_once`: how many the
+        application works on together."""
+        self._receiver.at_once = at_once
         deadline = None if timeout is None else self._session.deadline(timeout)
         while not (taken := self._receiver.take(1)):
             if not await self._receiver.wait(None if deadline is None else deadline.remaining()):
