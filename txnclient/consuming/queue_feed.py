@@ -64,7 +64,8 @@ class QueueFeed(SubscriptionFeed):
 
     def take(self, at_most: int) -> list[Message[Any]]:
         """Take messages of one entry, which have one redelivery count: all for the application, or all dead."""
-        slow = self._queue_inbox.asked(self._receiver.busy_s, self._receiver.at_once)
+        receiver = self._receiver
+        slow = not receiver.gathering and self._queue_inbox.asked(receiver.busy_s, receiver.at_once)
         messages = super().take(at_most)
         if slow:
             self._take_back(keep=self._queue_inbox.window)

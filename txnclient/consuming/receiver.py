@@ -42,6 +42,8 @@ class Receiver:
         self._pause_s = 0.0
         self.at_once = 1
         """How many messages the application works on together, as far as it has said."""
+        self.gathering = False
+        """Whether what is being taken adds to a batch."""
         self._paused: dict[FeedSource, None] = {}
         self._waiters = 0
         self._waited_s = self._asked_s = self._waiting_since_s = 0.0
@@ -110,8 +112,10 @@ class Receiver:
         self.at_once = max_messages
         return self.take(max_messages)
 
-    def take(self, at_most: int) -> list[Message[Any]]:
-        """The buffered messages, without waiting; perhaps none."""
+    def take(self, at_most: int, *, more: bool = False) -> list[Message[Any]]:
+        """The buffered messages, without waiting; perhaps none. `more`: the application has not worked yet on what it
+        has taken: it gathers a batch."""
+        self.gathering = more
         taken: list[Message[Any]] = []
         if not self._session.is_here:
             return taken  # `wait` says so
