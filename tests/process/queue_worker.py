@@ -25,7 +25,7 @@ async def work(consumer: txnclient.Consumer[str], job_s: float, hang_after: int 
         if done == hang_after:
             say("hangs")
             if blocks:
-                time.sleep(600)  # noqa: ASYNC251 - the event loop hangs as well
+                time.sleep(600)
             await asyncio.Event().wait()
         await asyncio.sleep(job_s)
         await consumer.ack(messages[0])
