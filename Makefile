@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
 
-.PHONY: setup java demo test check format proto sync sim sim-fresh machine mutants mutate scenarios sustained copy-test chaos docs wheels bench bench-spark clean help
+.PHONY: setup java prometheus demo test check format proto sync sim sim-fresh machine mutants mutate chart scenarios sustained copy-test chaos docs wheels bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -54,7 +54,10 @@ $(VENV)/spark.jsa: $(VENV)/.installed tools/archive_spark_classes.py | java
 	@echo "writing the classes of Spark's JVM into $@ (half a minute, once)"
 	@$(BIN)/python tools/archive_spark_classes.py $@ >$(VENV)/archive.log 2>&1 || echo "not written, see $(VENV)/archive.log"
 
-test: setup java $(VENV)/spark.jsa ## all tests
+prometheus: $(VENV)/.installed  # for the tests of alerts; they are skipped where there is none
+	@tools/ensure_prometheus.sh $(VENV)
+
+test: setup java prometheus $(VENV)/spark.jsa ## all tests
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -q tests
 
 check: setup     ## format, lint, types, import contracts, generated code fresh
@@ -65,6 +68,8 @@ check: setup     ## format, lint, types, import contracts, generated code fresh
 	@$(BIN)/python tools/generate_proto.py --check
 	@$(BIN)/python tools/generate_sync.py --check
 	@$(BIN)/python tools/generate_scenarios.py --check
+	@$(BIN)/python tools/generate_dashboards.py --check
+	@$(BIN)/python tools/generate_chart_readme.py --check
 
 format: setup    ## put the code into shape
 	@$(BIN)/ruff format .
@@ -113,6 +118,10 @@ docs: $(VENV)/site/bin/mkdocs  ## the documentation as a site, in build/site; a 
 
 wheels: setup    ## the distributions, in dist: txnstore-client for programs and Spark jobs, txnstore for servers and txnctl
 	@$(BIN)/python tools/build_wheels.py dist
+
+chart: setup     ## the chart's dashboards, and its README from its values
+	@$(BIN)/python tools/generate_dashboards.py
+	@$(BIN)/python tools/generate_chart_readme.py
 
 scenarios: setup ## docs/scenarios.md from the ids in the tests, and what docs/testing.md counts
 	@$(BIN)/python tools/generate_scenarios.py

@@ -6,10 +6,10 @@ The four named queries replace PIP-471's secondary indexes; index *keys* exist o
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from txnstore import keys, records
 from txnstore.access.paging import in_pages, in_parts
@@ -18,7 +18,10 @@ from txnstore.store import KeyValue, MetadataStore
 from txnstore.writes.collection_transitions import block_of, read_outcomes
 from txnstore.writes.name_transitions import KEEP_MS, Keep, outcome_by_name
 from txnstore.writes.transitions import RecordedDecision, decision_of
+from txnwire.errors import TxnError
 from txnwire.ids import TxnId
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,14 @@ class TransactionRecord:
     txn_id: TxnId
     header: Header
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRecord:
+    """A record that cannot be read, in a listing: `key` as text, and what is wrong with it."""
+
+    key: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +114,17 @@ async def txns_by_final_state(
     return found
 
 
-async def headers(store: MetadataStore, *, after: TxnId | None = None) -> AsyncGenerator[TransactionRecord, None]:
+async def headers(
+    store: MetadataStore, *, after: TxnId | None = None, unreadable: list[UnreadableRecord] | None = None
+) -> AsyncGenerator[TransactionRecord, None]:
     """Every header behind `after`, in id order. Each page is read when needed, at its own revision: headers begun or
-    collected since the first page may or may not be among them."""
+    collected since the first page may or may not be among them. With `unreadable`, records that cannot be read are
+    added to it, and raise nothing."""
     start = keys.TXN if after is None else keys.txn(after) + b"\0"
     async for page in in_pages(store, start, _LAST, at_once=PAGE_HEADERS):
         for record in page:
-            yield _record_of(record)
+            if (found := _readable(record, _record_of, unreadable)) is not None:
+                yield found
 
 
 async def list_transactions(
@@ -122,10 +137,14 @@ async def list_transactions(
     segment: str | None = None,
     transaction_key: str | None = None,
     limit: int = 1000,
+    unreadable: list[UnreadableRecord] | None = None,
 ) -> list[TransactionRecord]:
-    """Headers that match all given conditions, in id order; `segment` (path form): with ops in it."""
+    """Headers that match all given conditions, in id order; `segment` (path form): with ops in it. `unreadable`: as in
+    `headers`."""
     found: list[TransactionRecord] = []
-    candidates = headers(store) if segment is None else _records(store, await _ids_in_segment(store, segment))
+    candidates = headers(store, unreadable=unreadable)
+    if segment is not None:
+        candidates = _records(store, await _ids_in_segment(store, segment), unreadable)
     async with aclosing(candidates) as walk:
         async for record in walk:
             header = record.header
@@ -188,13 +207,19 @@ async def outcomes(store: MetadataStore, txn_ids: Sequence[TxnId]) -> list[Recor
 
 
 async def transaction_keys(
-    store: MetadataStore, *, owner: str | None = None, deleted: bool = False, limit: int = 1000
+    store: MetadataStore,
+    *,
+    owner: str | None = None,
+    deleted: bool = False,
+    limit: int = 1000,
+    unreadable: list[UnreadableRecord] | None = None,
 ) -> list[KeyDescription]:
-    """Transaction keys in the order of owner and key, those of one `owner` or all; `deleted`: tombstones too."""
+    """Transaction keys in the order of owner and key, those of one `owner` or all; `deleted`: tombstones too;
+    `unreadable`: as in `headers`."""
     prefix = keys.TXN_KEY if owner is None else keys.txn_key(owner, "")
     found: list[KeyDescription] = []
     async for page in in_pages(store, prefix, keys.prefix_end(prefix), at_once=PAGE_HEADERS):
-        found += [one for one in await _keys_of(store, page) if deleted or not one.record.deleted_ms]
+        found += [one for one in await _keys_of(store, page, unreadable) if deleted or not one.record.deleted_ms]
         if len(found) >= limit:
             break
     return found[:limit]
@@ -206,23 +231,53 @@ async def transaction_key(store: MetadataStore, owner: str, key: str) -> KeyDesc
     return None if record is None else (await _keys_of(store, [record]))[0]
 
 
-async def _keys_of(store: MetadataStore, found: Sequence[KeyValue]) -> list[KeyDescription]:
-    decoded = [records.decode(TransactionKey, one.value, key=one.key) for one in found]
-    wanted = [keys.TXN + one.txn_id.encode() for one in decoded if one.txn_id is not None]
+async def _keys_of(
+    store: MetadataStore, found: Sequence[KeyValue], unreadable: list[UnreadableRecord] | None = None
+) -> list[KeyDescription]:
+    decoded = [one for record in found if (one := _readable(record, _key_of, unreadable)) is not None]
+    wanted = [keys.TXN + record.txn_id.encode() for _, _, record in decoded if record.txn_id is not None]
     headers_of = (await store.get_many(wanted))[1] if wanted else []
-    by_key = {one.key: records.decode(Header, one.value, key=one.key) for one in headers_of if one is not None}
+    by_key: dict[bytes, Header] = {}
+    for found_header in headers_of:
+        if found_header is None:
+            continue
+        if (header := _readable(found_header, _record_of, unreadable)) is not None:
+            by_key[found_header.key] = header.header
     return [
-        KeyDescription(*keys.txn_key_parts(one.key), record, by_key.get(keys.TXN + (record.txn_id or "").encode()))
-        for one, record in zip(found, decoded, strict=True)
+        KeyDescription(owner, key, record, by_key.get(keys.TXN + (record.txn_id or "").encode()))
+        for owner, key, record in decoded
     ]
 
 
-async def hanging(store: MetadataStore, *, now_ms: int, older_than_ms: int, limit: int = 100) -> list[Hanging]:
+def _key_of(record: KeyValue) -> tuple[str, str, TransactionKey]:
+    owner, key = keys.txn_key_parts(record.key)
+    return owner, key, records.decode(TransactionKey, record.value, key=record.key)
+
+
+def _readable(record: KeyValue, read: Callable[[KeyValue], T], unreadable: list[UnreadableRecord] | None) -> T | None:
+    """▲ A record of somebody else, or a damaged one, must not hide all others: one adds it to `unreadable`."""
+    try:
+        return read(record)
+    except (TxnError, ValueError) as error:
+        if unreadable is None:
+            raise
+        unreadable.append(UnreadableRecord(record.key.decode(errors="replace"), str(error)))
+        return None
+
+
+async def hanging(
+    store: MetadataStore,
+    *,
+    now_ms: int,
+    older_than_ms: int,
+    limit: int = 100,
+    unreadable: list[UnreadableRecord] | None = None,
+) -> list[Hanging]:
     """Transactions open, or decided and not cleaned up, for longer than `older_than_ms`; oldest first.
 
     Reads the deadline keys (every transaction open for more than a second has one) and the keys of op records, so its
     cost is the hanging transactions and the backlog of clean-up, never history. It reads in pages: a transaction that
-    changes meanwhile may be shown in its old or its new state.
+    changes meanwhile may be shown in its old or its new state. `unreadable`: as in `headers`.
     """
     oldest: dict[TxnId, _Suspect] = {}
 
@@ -233,15 +288,16 @@ async def hanging(store: MetadataStore, *, now_ms: int, older_than_ms: int, limi
         if len(oldest) >= 2 * limit:
             _leave(oldest, limit)
 
-    async for counts in _op_counts(store):
-        async with aclosing(_records(store, list(counts))) as found:
+    async for counts in _op_counts(store, unreadable):
+        async with aclosing(_records(store, list(counts), unreadable)) as found:
             async for record in found:
                 suspect(record, counts[record.txn_id])
     end = keys.prefix_end(keys.TXN_BY_DEADLINE)
     async for page in in_pages(store, keys.TXN_BY_DEADLINE, end, at_once=PAGE_HEADERS, keys_only=True):
         # One dropped for `limit` older ones is read again here, and dropped again.
-        ids = [txn_id for one in page if (txn_id := keys.txn_of(one.key)) not in oldest]
-        async with aclosing(_records(store, ids)) as found:
+        named = [_readable(one, lambda record: keys.txn_of(record.key), unreadable) for one in page]
+        ids = [txn_id for txn_id in named if txn_id is not None and txn_id not in oldest]
+        async with aclosing(_records(store, ids, unreadable)) as found:
             async for record in found:
                 if record.header.state == OPEN:
                     suspect(record, ({}, {}))
@@ -266,17 +322,25 @@ def _leave(suspects: dict[TxnId, _Suspect], most: int) -> None:
     suspects.update(by_age[:most])
 
 
-async def _op_counts(store: MetadataStore) -> AsyncGenerator[dict[TxnId, _Counts], None]:
+async def _op_counts(
+    store: MetadataStore, unreadable: list[UnreadableRecord] | None
+) -> AsyncGenerator[dict[TxnId, _Counts], None]:
     """Transactions with op records, about a page of records at a time. A transaction's records are adjacent."""
     counts: dict[TxnId, _Counts] = {}
+    txn_id: TxnId | None = None
     async for page in in_pages(store, keys.TXN_OP, keys.prefix_end(keys.TXN_OP), at_once=PAGE_KEYS, keys_only=True):
         for op in page:
-            txn_id, segment, subscription = keys.op_parts(op.key)
+            parts = _readable(op, lambda record: keys.op_parts(record.key), unreadable)
+            if parts is None:
+                continue
+            txn_id, segment, subscription = parts
             writes, acks = counts.setdefault(txn_id, ({}, {}))
             if subscription is None:
                 writes[segment] = writes.get(segment, 0) + 1
             else:
                 acks[segment, subscription] = acks.get((segment, subscription), 0) + 1
+        if txn_id is None:
+            continue
         unfinished = {txn_id: counts.pop(txn_id)}  # the next page may hold more of it
         yield counts
         counts = unfinished
@@ -305,12 +369,14 @@ async def _ids_in_segment(store: MetadataStore, segment: str) -> list[TxnId]:
     return sorted(dict.fromkeys([*writes, *acks]))
 
 
-async def _records(store: MetadataStore, txn_ids: Sequence[TxnId]) -> AsyncGenerator[TransactionRecord, None]:
+async def _records(
+    store: MetadataStore, txn_ids: Sequence[TxnId], unreadable: list[UnreadableRecord] | None = None
+) -> AsyncGenerator[TransactionRecord, None]:
     for part in in_parts(txn_ids, PAGE_HEADERS):
         _, found = await store.get_many([keys.txn(txn_id) for txn_id in part])
         for record in found:
-            if record is not None:
-                yield _record_of(record)
+            if record is not None and (read := _readable(record, _record_of, unreadable)) is not None:
+                yield read
 
 
 def _record_of(record: KeyValue) -> TransactionRecord:

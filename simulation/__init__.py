@@ -1,6 +1,6 @@
 """The simulation: a whole cluster in one thread and virtual time, run from a seed, under faults, and judged.
 
-    world  <-  judges | faults  <-  workloads  <-  seeking  <-  running  <-  mutants
+    world  <-  judges | faults  <-  clients  <-  workloads  <-  seeking  <-  running  <-  mutants
 
 Begin with `running.scenario`, which assembles one run, then `world.loop` (time and scheduling).
 """

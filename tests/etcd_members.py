@@ -20,9 +20,10 @@ class Tap:
     """A TCP proxy in this process. While it is cut, nothing gets through and connections hang, as in a network
     partition. A cut one way leaves the other direction working."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, *, target_host: str = "127.0.0.1") -> None:
         self.port = 0
         self._target_port = target_port
+        self._target_host = target_host
         self._there = asyncio.Event()
         self._back = asyncio.Event()
         self.join()
@@ -59,7 +60,7 @@ class Tap:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._there.wait()
         with suppress(OSError):
-            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+            there_reader, there_writer = await asyncio.open_connection(self._target_host, self._target_port)
             for source, sink, way in ((reader, there_writer, self._there), (there_reader, writer, self._back)):
                 flow = asyncio.create_task(self._pump(source, sink, way))
                 self._flows[flow] = None

@@ -16,13 +16,12 @@ from segments.log.settings import BrokerSettings
 from segments.subscription import acks_around
 from segments.subscription.cursor import Cursor
 from tests.test_documentation import ROOT
-from txnclient import client
-from txnclient.connection import links
+from txnclient.connection import any_server, links
 from txnclient.consuming import membership as client_membership
 from txnclient.consuming import pieces
-from txnclient.producing import channel, outgoing, producer
+from txnclient.producing import channel, outgoing, producer_impl
 from txnclient.reading import cuts
-from txnclient.transactions import coordinators
+from txnclient.transactions import coordinators, transaction_impl
 from txnctl.admin import admin_arguments
 from txnctl.commands import lines
 from txnctl.process import founding
@@ -120,10 +119,10 @@ WAITS = {
     "a client for a connection": [links.CONNECT_TIMEOUT_S],
     "a client for one answer of a coordinator, of the controller": [
         coordinators.ATTEMPT_TIMEOUT_S,
-        client.CALL_TIMEOUT_S,
+        any_server.CALL_TIMEOUT_S,
     ],
-    "`commit`, `abort` as a client or a block ends": [client.ABORT_ON_CLOSE_S],
-    "`close` of a producer for its sends": [producer.CLOSE_TIMEOUT_S],
+    "`commit`, `abort` as a client or a block ends": [transaction_impl.ABORT_ON_CLOSE_S],
+    "`close` of a producer for its sends": [producer_impl.CLOSE_TIMEOUT_S],
     "`leave` of a consumer that closes": [client_membership.LEAVE_TIMEOUT_S],
     "a request for a segment that is being taken over": [BROKER.recover_wait_s],
     "a request for the watch to reach a revision": [BROKER.follow_wait_s],

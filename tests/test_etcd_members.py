@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from simulation.clients.plan import Plan
+from simulation.clients.recorder import Recorder
 from simulation.judges.checker import check
 from simulation.workloads import workload
-from simulation.workloads.recorder import Recorder
-from simulation.workloads.workload import ClientLife, Drain, Plan
+from simulation.workloads.workload import ClientLife, Drain
 from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from tests.process.chaos.works import real_ports
+from tests.waiting import until
 from txnstore import keys
 from txnwire.clock import SystemClock
 
@@ -50,9 +52,7 @@ class Work:
     async def progress(self, what: str) -> float:
         """Until some transactions more have committed; seconds that took."""
         begun, wanted = SystemClock().monotonic(), self.committed() + 3
-        async with asyncio.timeout(FAIL_OVER_S):
-            while self.committed() < wanted:
-                await asyncio.sleep(0.02)
+        await until(lambda: self.committed() >= wanted, within_s=FAIL_OVER_S)
         took = SystemClock().monotonic() - begun
         print(f"E4 {what}: {took:.2f} s until 3 transactions more")
         return took

@@ -13,8 +13,9 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from segments.ledger.file_ledger import FileLedgerStore
-from tests.segments.brokering import Client, Consumer, Producer, eventually
+from tests.segments.brokering import Client, Consumer, Producer
 from tests.segments.memory_transport import MemoryTransport
+from tests.waiting import until
 from txnctl.process.server import Server
 from txnctl.process.settings import ServerSettings
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -155,7 +156,7 @@ async def refused(client: Client, **body: object) -> None:
 
 async def still_works(producer: Producer, consumer: Consumer) -> None:
     await producer.send("after all that")
-    await eventually(lambda: "after all that" in consumer.values)
+    await until(lambda: "after all that" in consumer.values)
     await consumer.ack(consumer.messages[-1])
 
 

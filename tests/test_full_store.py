@@ -14,6 +14,7 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from tests.processes import read_all
+from tests.waiting import until
 from txnstore import keys
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.maintenance import Maintenance, MaintenanceSettings
@@ -104,9 +105,7 @@ async def test_e3_a_store_that_transactions_have_filled_is_emptied_by_their_ends
                 filled = await fill(client, producer)
                 await producer.send(b"plain")
                 await in_crowds(lambda number: end(txns, number), OPEN - LAST)
-                async with asyncio.timeout(10):
-                    while not alarm.raised:
-                        await asyncio.sleep(0.01)
+                await until(lambda: alarm.raised, within_s=10)
                 with pytest.raises(txnclient.StoreFull):
                     await client.begin()
                 await in_crowds(lambda number: end(txns, OPEN - LAST + number), LAST)

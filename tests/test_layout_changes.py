@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +11,7 @@ from segments.layout.layout_transitions import SPLIT, Wanted, normalize, plan_in
 from tests.cluster import InProcessCluster
 from tests.lagging import HeldDecisions, create_over_both, reads_beside
 from tests.test_deletion import files_of, findings, keys_naming
+from tests.waiting import until
 from txnstore import keys
 from txnstore.writes.deletion_transitions import present
 from txnwire.errors import InvalidArgument, TopicNotFound
@@ -37,12 +37,6 @@ def of(*whats: str) -> set[bytes]:
 async def read_all(client: txnclient.Client) -> list[bytes]:
     async with client.reader(TOPIC, end="latest") as reader:
         return [message.value async for message in reader]
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20.0):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("change", ["split", "merge"])
@@ -135,7 +129,7 @@ async def test_s10_the_controller_is_replaced_while_layouts_change(
     changes = [asyncio.ensure_future(client.split(name)) for name in await active(client)]
     await cluster.restart_server("control")
     await asyncio.gather(*changes)
-    await eventually(lambda: len(cluster.servers["broker"].server.broker.segments) == 12)  # type: ignore[union-attr]
+    await until(lambda: len(cluster.servers["broker"].server.broker.segments) == 12)  # type: ignore[union-attr]
     layout = await client.describe_topic(TOPIC)
     assert len(layout.active) == 8
     assert layout.epoch == 5

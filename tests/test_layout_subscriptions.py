@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import txnclient
 from segments.layout.layout_transitions import read_topology
 from tests.cluster import InProcessCluster
+from tests.waiting import until
 from txnclient.consuming.message import Message
 from txnstore import keys
 from txnstore.records import TopicRecord, decode, encode
@@ -19,12 +20,6 @@ from txnstore.store import Commit, KeyValue, Put
 
 TOPIC = "topic://public/nyc/flights"
 KEYS = [f"key-{number}" for number in range(8)]
-
-
-async def wait_for(condition: Callable[[], object], what: str = "") -> None:
-    async with asyncio.timeout(20.0):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def segments(client: txnclient.Client) -> list[str]:
@@ -188,7 +183,7 @@ async def test_p12_s7_a_transaction_of_a_consumer_that_left_holds_the_parent_and
         again = await receive(heir, 12)
         assert numbers(again) == list(range(4, 16))
         await heir.ack(again)
-        await wait_for(lambda: len(staying.segments) == len(other.segments) == 1)
+        await until(lambda: len(staying.segments) == len(other.segments) == 1)
         found: list[Message[bytes]] = []
         async with asyncio.timeout(10):
             while len(found) < 16:
@@ -208,7 +203,7 @@ async def test_a_consumer_that_dies_while_it_drains_a_parent_leaves_it_to_anothe
         got: list[Message[bytes]] = []
         async with cluster.connect() as dying:
             consumer = await dying.consumer(TOPIC, "s", name="dies", start="earliest")
-            await wait_for(lambda: len(staying.segments) == len(consumer.segments) == 1)
+            await until(lambda: len(staying.segments) == len(consumer.segments) == 1)
             first = await consumer.receive()
             await consumer.ack(first)
             got.append(first)
@@ -248,7 +243,7 @@ async def test_a_queue_reads_parents_and_children_at_once_and_leaves_what_is_dra
         again = await receive(queue, 2)
         assert sorted(numbers(again)) == [0, 1]
         await queue.ack(again)
-        await wait_for(lambda: len(queue.segments) == 2)
+        await until(lambda: len(queue.segments) == 2)
         await wait_drained(cluster, [0])
         async with client.consumer(TOPIC, "s", type="queue") as second:
             assert len(second.segments) == 2
@@ -358,7 +353,7 @@ async def test_a7_s1_a_value_in_pieces_over_a_split_comes_once_and_what_is_left_
         await producer.send(b"before", key="k")
         txn = await client.begin()
         sending = asyncio.ensure_future(producer.send(value, key="k", chunk=True, txn=txn))
-        await wait_for(lambda: broker.segments[parent].ledgers.entries >= 3)
+        await until(lambda: broker.segments[parent].ledgers.entries >= 3)
         await split(client)
         assert (await sending).segment != parent
         await producer.send(b"behind", key="k")
@@ -411,7 +406,7 @@ async def test_a_seek_passes_segments_that_leave_the_topic_meanwhile(
         await store.commit(Commit(puts=(Put(key, encode(going)),)))
         broker = cluster.servers["broker"].server.broker
         assert broker is not None
-        await wait_for(lambda: len(broker.segments) == 2)
+        await until(lambda: len(broker.segments) == 2)
         seeking = asyncio.ensure_future(consumer.seek("earliest"))
         await asyncio.sleep(0.1)
         pruned = read_topology(KeyValue(key, encode(going), 1, 1, 1)).prune(0)

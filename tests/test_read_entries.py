@@ -17,6 +17,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster, running_cluster
+from tests.waiting import until
 from txnclient import EntryHead, Snapshot, WholeEntry, WholeHeads
 from txnclient.reading.snapshot import Span
 from txnwire.errors import DataTrimmed, InvalidArgument
@@ -368,9 +369,7 @@ async def test_what_retention_has_taken_is_an_error_or_is_skipped(small_ledgers:
         reads = client.read_entries(path, after=EARLIEST, end=end, span=whole, prefetch_bytes=100_000)
         first = await anext(reads)
         await client.update_topic(ORDERS, retention_bytes=2_500_000)
-        async with asyncio.timeout(20):
-            while len(list(folder.glob("*/*.ledger"))) > 5:
-                await asyncio.sleep(0.02)
+        await until(lambda: len(list(folder.glob("*/*.ledger"))) <= 5, within_s=20)
         with pytest.raises(DataTrimmed, match="trimmed, up to"):  # behind what has come
             await _rest(reads)
 
@@ -412,9 +411,7 @@ async def test_whoever_leaves_amid_a_read_leaves_nothing(
     assert len(segment.dispatcher.consumers) == 1
     if how == "cancelled":
         waiting = asyncio.ensure_future(_drain(client, path))
-        async with asyncio.timeout(20):
-            while len(segment.dispatcher.consumers) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(segment.dispatcher.consumers) >= 2, within_s=20)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -425,9 +422,9 @@ async def test_whoever_leaves_amid_a_read_leaves_nothing(
             break
     del reads
     gc.collect()
-    async with asyncio.timeout(20):
-        while segment.dispatcher.consumers or len(asyncio.all_tasks()) > tasks or client._opened:
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: not (segment.dispatcher.consumers or len(asyncio.all_tasks()) > tasks or client._opened), within_s=20
+    )
     assert await consumers_at(client, path) == 0
 
 

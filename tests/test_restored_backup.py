@@ -3,7 +3,6 @@ what etcd knew as committed, and plain messages; nothing is torn, raised from th
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from tests.processes import read_all
 from tests.txnctl.command_line import txnctl
+from tests.waiting import until
 from txnctl.checking.everything import Checked, check_everything
 from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import StoreMark
@@ -129,9 +129,7 @@ async def test_e8_what_etcd_does_not_know_as_committed_is_aborted_and_nothing_el
             seen = await read(client)
             assert set(seen) == {"plainbefore", "plain", "committed", "openthen", "loop", "committedlater"}
         await made.cluster.restart_server("broker")  # ledgers are closed, and the next ones opened
-        async with asyncio.timeout(20):
-            while not list(tmp_path.rglob("*.sidecar")):
-                await asyncio.sleep(0.05)
+        await until(lambda: list(tmp_path.rglob("*.sidecar")), within_s=20)
         await made.restore()
 
         with pytest.raises(StoreUnfit, match="restored from a backup"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster, running_cluster
 from tests.test_deletion import findings
+from tests.waiting import until
 from txnwire.errors import InvalidArgument
 
 TOPIC = "topic://public/nyc/flights"
@@ -20,12 +20,6 @@ TOPIC = "topic://public/nyc/flights"
 async def small_ledgers(etcd: str, tmp_path: Path) -> AsyncIterator[InProcessCluster]:
     async with running_cluster(etcd, tmp_path, ledger_roll_bytes=1_048_576) as running:
         yield running
-
-
-async def wait_for(condition: object) -> None:
-    async with asyncio.timeout(20.0):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.02)
 
 
 async def test_r3_s8_a_topic_keeps_what_its_policy_says_and_aborted_stays_aborted(
@@ -47,12 +41,12 @@ async def test_r3_s8_a_topic_keeps_what_its_policy_says_and_aborted_stays_aborte
                 else:
                     await txn.abort()
         # What is closed and decided has its aborted records beside it.
-        await wait_for(lambda: list(folder.glob("*/*.sidecar")))
+        await until(lambda: list(folder.glob("*/*.sidecar")))
         assert await read_all(client) == sent
         await cluster.restart_server("broker")
         assert await read_all(client) == sent
         await client.update_topic(TOPIC, retention_bytes=1_500_000)
-        await wait_for(lambda: len(list(folder.glob("*/*.ledger"))) <= 4)
+        await until(lambda: len(list(folder.glob("*/*.ledger"))) <= 4)
         kept = await read_all(client)
         assert 0 < len(kept) < len(sent)
         assert kept == sent[-len(kept) :]

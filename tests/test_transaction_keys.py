@@ -124,8 +124,9 @@ async def test_a_client_that_was_fenced_while_nobody_could_tell_it_hears_of_it(c
     async with cluster.connect(transaction_key=KEY) as old:
         txn = await old.begin()
         async with cluster.connect(transaction_key=KEY) as new:
-            while (await new.outcomes([txn.id]))[txn.id] != "ABORTED" or await headers_of(new):
-                await asyncio.sleep(0.05)
+            async with asyncio.timeout(30):
+                while (await new.outcomes([txn.id]))[txn.id] != "ABORTED" or await headers_of(new):
+                    await asyncio.sleep(0.05)
             with pytest.raises(ExpiredTransaction, match="fenced"):
                 await txn.commit()
             assert txn.state is TransactionState.ABORTED
@@ -148,8 +149,9 @@ async def test_k1_whatever_comes_first_after_everything_is_collected_tells_that_
                 await consumer.ack_cumulative(message, txn=txn)
             # By nothing that its connection would tell it of.
             await other.admin("keys.delete", key=KEY)
-            while await headers_of(other):
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(30):
+                while await headers_of(other):
+                    await asyncio.sleep(0.02)
             if what.startswith("send"):  # nor does its broker remember
                 await cluster.restart_server("broker")
             tried: dict[str, Callable[[], Awaitable[object]]] = {

@@ -11,6 +11,7 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
+from tests.waiting import until
 from txnclient.reading.watch import MOVE_TIMEOUT_S
 from txnwire.errors import InvalidArgument, Timeout, TopicNotFound
 
@@ -219,18 +220,14 @@ async def test_nothing_of_it_stays(client: txnclient.Client, cluster: InProcessC
     """Neither where it has woken nor where it is closed."""
     watch = await client.watch(await client.snapshot(topic))
     async with asyncio.timeout(LONG_S):
-        while consumers(cluster) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: consumers(cluster) >= 2)
         await send(client)
         assert await watch.wait(LONG_S)
-        while consumers(cluster) > 1:
-            await asyncio.sleep(0.01)
+        await until(lambda: consumers(cluster) <= 1)
         await watch.close()
         await watch.close()
-        while consumers(cluster):
-            await asyncio.sleep(0.01)
-        while any(task.get_name().startswith("feed of") for task in asyncio.all_tasks()):
-            await asyncio.sleep(0.01)
+        await until(lambda: not consumers(cluster))
+        await until(lambda: not any(task.get_name().startswith("feed of") for task in asyncio.all_tasks()))
     with pytest.raises(InvalidArgument, match="closed"):
         await watch.wait(LONG_S)
 

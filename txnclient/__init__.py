@@ -8,6 +8,9 @@
 Everything here is asynchronous and belongs to the event loop it was opened in. Every call is bounded by the client's
 timeout or its own; everything opened is an async context manager and has `close()`, which always terminates.
 
+A public class documents its calls and hands them to its implementation: `Producer` to `ProducerImpl`, which the other
+parts of the client reach by `producer_impl(producer)`. So completion and help show what applications use.
+
 The library logs through `logging`, to the logger `txnclient` and those below it, and never prints.
 """
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from txnclient.connection import topic_changes
+from txnclient.connection import any_server, topic_changes
 from txnclient.connection.address import parse_url
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.directory import ClientDirectory
@@ -29,24 +29,18 @@ from txnclient.producing.producer import Producer
 from txnclient.reading.cuts import SharedCuts, check_at_least, take_cut
 from txnclient.reading.snapshot import Snapshot
 from txnclient.transactions.coordinators import Coordinators
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction import Transaction, transaction_impl
+from txnclient.transactions.transaction_impl import ABORT_ON_CLOSE_S, TransactionImpl
 from txnwire.clock import SystemClock, SystemRandom
-from txnwire.errors import ConnectionLost, ExpiredTransaction, InvalidArgument, InvalidTxnState, TxnError
+from txnwire.errors import InvalidArgument, TxnError
 from txnwire.grpc_transport import GrpcTransport
 from txnwire.ids import TxnId
 from txnwire.names import TopicName, validate_transaction_key
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 
-ABORT_ON_CLOSE_S = 2.0
-"""How long closing a client, or leaving `transaction()` by an exception, waits for aborts. The service aborts the rest
-after the grace."""
-
 ABORTED_AT_ONCE = 500
 """Concurrent aborts of a closing client: it may have very many transactions, and must not block the event loop."""
-
-CALL_TIMEOUT_S = 10.0
-"""Timeout of one request to one server; the call tries other servers until its own deadline."""
 
 
 def connect(
@@ -112,13 +106,13 @@ class Client(Openers):
         client_name: str,
         transaction_key: str | None = None,
     ) -> None:
-        self.session_id = random.getrandbits(128).to_bytes(16, "little")
+        session_id = random.getrandbits(128).to_bytes(16, "little")
         tasks = OwnedTasks()
         links = Links(
             transport=transport,
             clock=clock,
             random=random,
-            hello=pb.Hello(client_name=client_name, session_id=self.session_id, token=token),
+            hello=pb.Hello(client_name=client_name, session_id=session_id, token=token),
             tasks=tasks,
             on_opened=self._link_opened,
         )
@@ -144,7 +138,7 @@ class Client(Openers):
     async def _begin_apart(self, timeout_s: float) -> Transaction:
         """Begin a transaction outside the client's key, to run beside the application's own."""
         await self._expect_open()
-        return await self._coordinators.begin(timeout_s, self._session.deadline(), apart=True)
+        return Transaction(await self._coordinators.begin(timeout_s, self._session.deadline(), apart=True))
 
     def __repr__(self) -> str:
         return f"Client(txn://{','.join(self._addresses)}{', closed' * self._closed})"
@@ -186,28 +180,14 @@ class Client(Openers):
         keep their defaults (docs/client.md); None: the defaults.
         """
         await self._expect_open()
-        topic = str(TopicName.parse(topic))
-        if not isinstance(segments, int) or segments < 1:
-            raise InvalidArgument(f"a topic has at least one segment, not {segments!r}")
-        policies = {
+        policies: dict[str, object] = {
             "retention_ms": retention_ms,
             "retention_bytes": retention_bytes,
             "trim_undrained": trim_undrained,
             "autoscale": autoscale,
         }
-        request = pb.CreateTopic(
-            topic=topic,
-            segments=segments,
-            policies_json=json.dumps({name: value for name, value in policies.items() if value is not None}),
-        )
-        deadline = self._session.deadline()
-
-        async def create() -> None:
-            link = await self._directory.controller_link(deadline)
-            await link.call(pb.Command(create_topic=request), timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
-
-        await self._session.repeat(f"creating {topic}", deadline, create)
-        return await self._directory.wait_layout(topic, deadline)
+        given = {name: value for name, value in policies.items() if value is not None}
+        return await topic_changes.create_topic(self._session, topic, segments, given)
 
     async def update_topic(
         self,
@@ -353,7 +333,7 @@ class Client(Openers):
         """
         await self._expect_open()
         if name is not None:
-            return await self._coordinators.begin_named(
+            named = await self._coordinators.begin_named(
                 name,
                 timeout,
                 self._session.deadline(),
@@ -362,11 +342,12 @@ class Client(Openers):
                 attempt=attempt,
                 writer_id=writer_id,
             )
+            return Transaction(named)
         if attempt is not None or writer_id is not None or keep is not None or keep_newest:
             raise InvalidArgument(
                 "`keep`, `keep_newest`, `attempt` and `writer_id` belong to named transactions: give a name, too"
             )
-        return await self._coordinators.begin(timeout, self._session.deadline())
+        return Transaction(await self._coordinators.begin(timeout, self._session.deadline()))
 
     async def attach(self, txn_id: TxnId | str, *, name: str) -> Transaction:
         """Attach to the named transaction with this id and name, to end exactly that one.
@@ -374,7 +355,7 @@ class Client(Openers):
         A program that collects the results of others commits what *they* have joined: a begin of the name could create
         a new transaction if theirs was aborted meanwhile. Raises `Timeout` if no coordinator can be reached."""
         await self._expect_open()
-        return await self._coordinators.attach(_txn_id(txn_id), name, self._session.deadline())
+        return Transaction(await self._coordinators.attach(_txn_id(txn_id), name, self._session.deadline()))
 
     @asynccontextmanager
     async def transaction(self, *, timeout: float = 60.0, name: str | None = None) -> AsyncIterator[Transaction]:
@@ -387,29 +368,18 @@ class Client(Openers):
                 "begin(name=…), and commit(writers=…) in one place"
             )
         txn = await self.begin(timeout=timeout)
+        impl = transaction_impl(txn)
         try:
             try:
                 yield txn
             except BaseException as error:
-                await self._abort_because(txn, error)
+                await impl.abort_because(error)
                 raise
             # If the block ended the transaction, that stands. The caller of an abort sees its failure.
-            if not txn.aborting:
+            if not impl.aborting:
                 await txn.commit()
         finally:
-            txn.settle_later()  # if undecided: no other call settles it
-
-    async def _abort_because(self, txn: Transaction, error: BaseException) -> None:
-        """Try to abort for a short time. A failure adds a note to `error`, and the abort goes on in the background."""
-        try:
-            await txn.abort(timeout=min(ABORT_ON_CLOSE_S, self._session.timeout_s))
-        except ExpiredTransaction as expired:
-            if type(error) is not ExpiredTransaction:
-                error.add_note(f"and transaction {txn.id} was fenced: {expired}")
-        except InvalidTxnState:
-            error.add_note(f"transaction {txn.id} had committed before")
-        except TxnError as failure:
-            error.add_note(f"and aborting transaction {txn.id} failed: {type(failure).__name__}: {failure}")
+            impl.settle_later()  # if undecided: no other call settles it
 
     # ---- administration ---------------------------------------------------------------------------------------------
 
@@ -432,36 +402,8 @@ class Client(Openers):
         return answer
 
     async def _call_any(self, command: pb.Command, what: str, *, role: str | None = None) -> pb.Command:
-        """Ask the servers in turn, those known to have `role` first, until one answers."""
         await self._expect_open()
-        deadline = self._session.deadline()
-        tries = 0
-
-        async def attempt() -> pb.Command:
-            nonlocal tries
-            link = await self._any_link(role, tries, deadline)
-            tries += 1
-            return await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
-
-        return await self._session.repeat(what, deadline, attempt)
-
-    async def _any_link(self, role: str | None, tries: int, deadline: Deadline) -> Link:
-        addresses = self._directory.addresses()
-        if role is None:
-            return await self._session.links.get(addresses[tries % len(addresses)], deadline)
-        failed: TxnError = ConnectionLost("no server is known")
-        for address in addresses:
-            try:
-                link = await self._session.links.get(address, deadline)
-            except ConnectionLost as error:
-                failed = error
-                continue
-            if role in link.caller.hello_ok.roles:
-                return link
-            failed = ConnectionLost(
-                f"none of the servers {', '.join(addresses)} that can be reached has the role {role}"
-            )
-        raise failed
+        return await any_server.call(self._session, command, what, role=role)
 
     # ---- closing ----------------------------------------------------------------------------------------------------
 
@@ -507,7 +449,7 @@ class Client(Openers):
 
         await asyncio.gather(*(abort_some() for _ in range(min(ABORTED_AT_ONCE, len(still_open)))))
 
-    async def _abort_quietly(self, txn: Transaction, deadline: Deadline) -> None:
+    async def _abort_quietly(self, txn: TransactionImpl, deadline: Deadline) -> None:
         # A transaction that is committing is left alone: its commit decides.
         if txn.state == "OPEN":
             try:

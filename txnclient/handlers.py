@@ -12,11 +12,12 @@ from typing import Any
 
 from txnclient.connection.deadlines import Backoff
 from txnclient.connection.tasks import OwnedTasks
-from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.consumer_impl import ConsumerImpl
 from txnclient.consuming.message import Message
-from txnclient.producing.producer import Producer
+from txnclient.producing.producer import Producer, producer_impl
+from txnclient.producing.producer_impl import ProducerImpl
 from txnclient.serializers import V
-from txnclient.transactions.transaction import Transaction, TransactionState
+from txnclient.transactions.transaction import Transaction, TransactionState, transaction_impl
 from txnwire.entry import OutgoingMessage
 from txnwire.errors import CallerError, InvalidArgument, InvalidTxnState, NotAllowed, TxnError
 
@@ -42,7 +43,7 @@ class Output:
     to: str | None = None
 
 
-Prepared = tuple[Producer[Any], OutgoingMessage, int]
+Prepared = tuple[ProducerImpl[Any], OutgoingMessage, int]
 """A producer, the message it sends, and the message's size."""
 
 
@@ -162,7 +163,7 @@ class MessageWork:
     def _prepare(self, one: Handled) -> None:
         """▲ Check all outputs before sending any: an output that cannot be sent fails this message, not the others of
         its batch."""
-        producers = [self._producer_of(output) for output in one.outputs]
+        producers = [producer_impl(self._producer_of(output)) for output in one.outputs]
         try:
             for producer, output in zip(producers, one.outputs, strict=True):
                 key: Any = output.key  # completed
@@ -182,7 +183,7 @@ class MessageWork:
 
     async def _send(self, prepared: Prepared, txn: Transaction) -> None:
         producer, message, size = prepared
-        (await producer.accepted(message, size, txn)).add_done_callback(_looked_at)
+        (await producer.accepted(message, size, transaction_impl(txn))).add_done_callback(_looked_at)
 
 
 def _looked_at(stored: asyncio.Future[Any]) -> None:
@@ -230,7 +231,7 @@ class PrefetchedTransaction:
     """Begins the next batch's transaction while the current one is in use, if there is a next batch and the client may
     have two open."""
 
-    def __init__(self, consumer: Consumer[Any], timeout_s: float, tasks: OwnedTasks) -> None:
+    def __init__(self, consumer: ConsumerImpl[Any], timeout_s: float, tasks: OwnedTasks) -> None:
         self._consumer = consumer
         self._timeout_s = timeout_s
         self._tasks = tasks
@@ -252,7 +253,8 @@ class PrefetchedTransaction:
         if self._beginning is not None:
             await asyncio.wait((self._beginning,))
             begun = self._begun
-            if begun is not None and begun.expires_at - self._consumer.session.clock.monotonic() > self._timeout_s / 2:
+            now = self._consumer.session.clock.monotonic()
+            if begun is not None and transaction_impl(begun).expires_at - now > self._timeout_s / 2:
                 self._beginning = self._begun = None
                 return begun
             await self.drop()
@@ -270,20 +272,20 @@ class PrefetchedTransaction:
             except TxnError as error:
                 _log.debug("aborting transaction %s, which was begun ahead: %s", begun.id, error)
             finally:
-                begun.settle_later()
+                transaction_impl(begun).settle_later()
 
     def settle_later(self) -> None:
         """As `drop`, in the background, because the loop is cancelled."""
         begun, self._begun = self._begun, None
         if begun is not None:
-            begun.settle_later()
+            transaction_impl(begun).settle_later()
 
 
 class HandlerStep:
     """Handles one batch in its transaction, and commits or aborts it."""
 
     def __init__(
-        self, consumer: Consumer[Any], messages: list[Message[Any]], begun_ahead: PrefetchedTransaction
+        self, consumer: ConsumerImpl[Any], messages: list[Message[Any]], begun_ahead: PrefetchedTransaction
     ) -> None:
         self.messages = messages
         self.outputs = 0
@@ -328,7 +330,7 @@ class HandlerStep:
                 return
             except TxnError as error:
                 unknown = error.retriable and txn.state is TransactionState.COMMITTING
-                if not unknown or session.clock.monotonic() > txn.expires_at:
+                if not unknown or session.clock.monotonic() > transaction_impl(txn).expires_at:
                     raise
                 _log.debug("the outcome of %s is asked for again: %s", txn.id, error)
             await asyncio.sleep(backoff.next_s())
@@ -344,12 +346,12 @@ class HandlerStep:
         try:
             await self._abort(txn, error)
         finally:
-            txn.settle_later()
+            transaction_impl(txn).settle_later()
 
     def settle_later(self) -> None:
-        """Settle the transaction in the background: see `Transaction.settle_later`."""
+        """Settle the transaction in the background: see `TransactionImpl.settle_later`."""
         if self._txn is not None:
-            self._txn.settle_later()
+            transaction_impl(self._txn).settle_later()
 
     async def _abort(self, txn: Transaction, error: BaseException) -> None:
         session = self._consumer.session
@@ -362,7 +364,7 @@ class HandlerStep:
                 self.done = txn.state is TransactionState.COMMITTED
                 unknown = failure.retriable and txn.state is TransactionState.ABORTING
                 goes_on = self.ordered and isinstance(error, TxnError) and passes(error)
-                if not unknown or not goes_on or session.clock.monotonic() > txn.expires_at:
+                if not unknown or not goes_on or session.clock.monotonic() > transaction_impl(txn).expires_at:
                     error.add_note(f"and aborting transaction {txn.id} failed: {type(failure).__name__}: {failure}")
                     return
                 _log.debug("the abort of %s is asked for again: %s", txn.id, failure)

@@ -10,17 +10,21 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from txnclient.connection.opening import Closable, Opening
 from txnclient.connection.registrations import Registrations
 from txnclient.connection.session import Session
+from txnclient.consuming.assigned_feeds import ConsumerSettings
 from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.consumer_impl import ConsumerImpl
 from txnclient.consuming.dead_letters import DeadLetterPolicy, Services
 from txnclient.consuming.reader_ends import starts_by_time
 from txnclient.consuming.starts import StartArgument, start_to_wire, topics_of
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.producing.producer import Producer
+from txnclient.producing.producer_impl import ProducerImpl
 from txnclient.reading import entries
 from txnclient.reading.cuts import SharedCuts
 from txnclient.reading.entries import WholeEntry
 from txnclient.reading.entry_heads import EntryHead
 from txnclient.reading.reader import Reader
+from txnclient.reading.reader_impl import ReaderImpl
 from txnclient.reading.snapshot import Snapshot, Span
 from txnclient.reading.watch import Watch
 from txnclient.serializers import Serializer, V, serializer_of
@@ -116,26 +120,25 @@ class Openers:
             await self._expect_open()
             registration = await self._registrations.enter(str(TopicName.parse(topic)), self._session.deadline())
 
-            def on_closed(producer: Producer[Any]) -> None:
+            def on_closed(producer: ProducerImpl[Any]) -> None:
                 self._forget(producer)
                 self._registrations.leave(registration)
 
             try:
                 self._check_open()  # ▲ closed meanwhile: no close would wait for its sends or fail them
-                return self._keep(
-                    Producer(
-                        self._session,
-                        registration.layout,
-                        name=name,
-                        linger_ms=linger_ms,
-                        batch_bytes=batch_bytes,
-                        compression=compression,
-                        compression_level=compression_level,
-                        buffer_bytes=buffer_bytes,
-                        serializer=serializer_of(serializer),
-                        on_closed=on_closed,
-                    )
+                producer = ProducerImpl[Any](
+                    self._session,
+                    registration.layout,
+                    name=name,
+                    linger_ms=linger_ms,
+                    batch_bytes=batch_bytes,
+                    compression=compression,
+                    compression_level=compression_level,
+                    buffer_bytes=buffer_bytes,
+                    serializer=serializer_of(serializer),
+                    on_closed=on_closed,
                 )
+                return Producer(self._keep(producer))
             except BaseException:
                 self._registrations.leave(registration)
                 raise
@@ -212,10 +215,9 @@ class Openers:
 
         async def open_consumer() -> Consumer[Any]:
             await self._expect_open()
-            consumer = Consumer[Any](
-                self._session,
-                topics,
-                subscription,
+            settings = ConsumerSettings(
+                topics=topics_of(topics),
+                subscription=subscription,
                 type=type,
                 start=start,
                 isolation=isolation,
@@ -223,6 +225,10 @@ class Openers:
                 prefetch=prefetch,
                 prefetch_bytes=prefetch_bytes,
                 redelivery_delay=redelivery_delay,
+            )
+            consumer = ConsumerImpl[Any](
+                self._session,
+                settings,
                 services=self._services(),
                 dead_letters=DeadLetterPolicy.of(self._moving(), max_redeliveries, dead_letter_topic),
                 serializer=serializer_of(serializer),
@@ -234,7 +240,7 @@ class Openers:
             except BaseException:
                 await consumer.close()
                 raise
-            return self._keep(consumer)
+            return Consumer(self._keep(consumer))
 
         return Opening(open_consumer)
 
@@ -292,7 +298,7 @@ class Openers:
 
         async def open_reader() -> Reader[Any]:
             await self._expect_open()
-            reader = Reader[Any](
+            reader = ReaderImpl[Any](
                 self._session,
                 topics,
                 start=start,
@@ -311,7 +317,7 @@ class Openers:
             except BaseException:
                 await reader.close()
                 raise
-            return self._keep(reader)
+            return Reader(self._keep(reader))
 
         return Opening(open_reader)
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from txnclient.connection.deadlines import Backoff
 from txnclient.connection.tasks import OwnedTasks
-from txnclient.consuming.consumer import Consumer, share_bytes
+from txnclient.consuming.consumer import Consumer, consumer_impl
+from txnclient.consuming.consumer_impl import ConsumerImpl, share_bytes
 from txnclient.consuming.message import Message
 from txnclient.handlers import (
     BatchHandler,
@@ -35,7 +36,7 @@ from txnclient.handlers import (
     producers_by_name,
 )
 from txnclient.serializers import V
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction import Transaction, transaction_impl
 from txnwire.errors import InvalidArgument, InvalidTxnState, NotAllowed, TxnError
 
 _log = logging.getLogger("txnclient")
@@ -126,7 +127,7 @@ async def process(
         idle_timeout=idle_timeout,
         patience=patience,
     )
-    return await Processing(consumer, MessageWork(work, chosen), limits).run()
+    return await Processing(consumer_impl(consumer), MessageWork(work, chosen), limits).run()
 
 
 async def process_batches(
@@ -163,7 +164,7 @@ async def process_batches(
         idle_timeout=idle_timeout,
         patience=patience,
     )
-    return await Processing(consumer, BatchWork(work), limits).run()
+    return await Processing(consumer_impl(consumer), BatchWork(work), limits).run()
 
 
 # ---- the loop -------------------------------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ async def process_batches(
 class Processing:
     """One run of the loop."""
 
-    def __init__(self, consumer: Consumer[Any], work: MessageWork | BatchWork, limits: Limits) -> None:
+    def __init__(self, consumer: ConsumerImpl[Any], work: MessageWork | BatchWork, limits: Limits) -> None:
         self._consumer = consumer
         self._session = consumer.session
         self._work = work
@@ -295,7 +296,7 @@ class Processing:
             await self._refuse(step)
             if not step.has_begun:
                 return
-            self._consumer.ack_nowait(step.accepted, txn=step.begun)
+            self._consumer.ack_nowait(step.accepted, txn=transaction_impl(step.begun))
             while len(self._under_way) >= self._limits.commits_under_way:
                 await self._settle_first()
         except BaseException as error:

@@ -10,18 +10,28 @@ import structlog
 import typer
 import uvloop
 
-from txnctl.commands import bench, brokers, check, keys, piping, snapshots, spark, subscriptions, topics, transactions
+from txnctl.commands import (
+    backups,
+    bench,
+    brokers,
+    check,
+    keys,
+    piping,
+    reading,
+    snapshots,
+    spark,
+    subscriptions,
+    topics,
+    transactions,
+)
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
+from txnctl.commands.typed import seconds, size
 from txnctl.process import logs
 from txnctl.process.settings import ServerSettings, effective, load, unknown_in_environment
 
-app = typer.Typer(
-    help="txnstore: transactions for streams that live in metadata, not in the data.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-)
+app = group("txnstore: transactions for streams that live in metadata, not in the data.")
 
 
 app.add_typer(topics.app, name="topics")
@@ -33,8 +43,12 @@ app.add_typer(brokers.app, name="brokers")
 app.add_typer(bench.app, name="bench")
 app.add_typer(spark.app, name="spark")
 app.command()(check.check)
+app.command()(backups.backup)
+app.command()(backups.restore)
 app.command()(piping.produce)
 app.command()(piping.consume)
+app.command()(reading.read)
+topics.app.command()(reading.peek)
 app.command()(snapshots.snapshot)
 
 
@@ -49,6 +63,9 @@ def serve(
     etcd_ca: Annotated[Path | None, typer.Option(help="PEM file: who signed etcd's certificate")] = None,
     etcd_cert: Annotated[Path | None, typer.Option(help="PEM file: our certificate towards etcd")] = None,
     etcd_key: Annotated[Path | None, typer.Option(help="PEM file: its private key")] = None,
+    etcd_quota_bytes: Annotated[
+        int | None, typer.Option(help="etcd's --quota-backend-bytes, which it does not tell before 3.6")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where ledgers are kept")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port to serve")] = None,
     advertise: Annotated[str | None, typer.Option(help="host:port told to others; default: what was bound")] = None,
@@ -57,20 +74,18 @@ def serve(
     ] = None,
     id: Annotated[str | None, typer.Option(help="name of this server, unique in the cluster")] = None,
     tcids: Annotated[int | None, typer.Option(help="coordinator ids of the whole cluster")] = None,
-    lease_ttl_s: Annotated[float | None, typer.Option(help="seconds a dead server's work stays unowned")] = None,
-    header_retention_s: Annotated[float | None, typer.Option(help="seconds decided headers are kept")] = None,
-    max_transaction_timeout_s: Annotated[
-        float | None, typer.Option(help="longest timeout, in seconds, a client may ask for")
-    ] = None,
-    client_grace_s: Annotated[float | None, typer.Option(help="seconds until a vanished client is given up")] = None,
+    lease_ttl_s: Annotated[float | None, seconds(help="how long a dead server's work stays unowned")] = None,
+    header_retention_s: Annotated[float | None, seconds(help="how long decided headers are kept")] = None,
+    max_transaction_timeout_s: Annotated[float | None, seconds(help="longest timeout a client may ask for")] = None,
+    client_grace_s: Annotated[float | None, seconds(help="after how long a vanished client is given up")] = None,
     consumer_grace_s: Annotated[
-        float | None, typer.Option(help="seconds until a vanished consumer's segments go to others")
+        float | None, seconds(help="after how long a vanished consumer's segments go to others")
     ] = None,
     clock_warn_s: Annotated[
-        float | None, typer.Option(help="warn where the wall clock differs by more from the cluster's")
+        float | None, seconds(help="warn where the wall clock differs by more from the cluster's")
     ] = None,
-    ledger_roll_bytes: Annotated[int | None, typer.Option(help="a ledger file is closed at this size")] = None,
-    min_free_bytes: Annotated[int | None, typer.Option(help="with less free on the disk, sends are refused")] = None,
+    ledger_roll_bytes: Annotated[int | None, size(help="a ledger file is closed at this size")] = None,
+    min_free_bytes: Annotated[int | None, size(help="with less free on the disk, sends are refused")] = None,
     autoscale: Annotated[
         bool | None, typer.Option("--autoscale/--no-autoscale", help="split and merge segments with the load")
     ] = None,

@@ -33,7 +33,7 @@
 
 `retriable`: repeating the same call may succeed. `fatal`: this client, producer or consumer object cannot go on; some
 classes are always fatal, others only after `for_good`.
-`requires_abort`: the call's transaction must be aborted.
+`requires_abort`: the call's transaction, if it was made in one, must be aborted, and its work done again in another.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class NotAllowed(CallerError):
 
     code = pb.ERROR_CODE_NOT_ALLOWED
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+    requires_abort = True
 
 
 class TopicNotFound(CallerError):
@@ -126,12 +127,14 @@ class TxnNotFound(CallerError):
 class InvalidTxnState(CallerError):
     code = pb.ERROR_CODE_INVALID_TXN_STATE
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+    requires_abort = True
 
 
 class ExpiredTransaction(InvalidTxnState):
     code = pb.ERROR_CODE_EXPIRED_TRANSACTION
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
     fatal = True
+    requires_abort = False  # its client can do nothing any more
 
 
 class TxnConflict(CallerError):

@@ -80,7 +80,7 @@ class VersionedFolder:
         """Holds the lock under which one process makes a version; a dead holder releases it. Removes folders that it
         created and that stayed empty. Raises `NotAllowed` if another process holds it."""
         new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
+        _make(self.path)
         lock = self.path / ".lock"
         with open(lock, "w", encoding="ascii") as file:
             try:
@@ -135,6 +135,20 @@ class VersionedFolder:
 
     def _hidden(self) -> Path:
         return self.path / f"{MAKING}{secrets.token_hex(8)}"
+
+
+def _make(folder: Path) -> None:
+    """Makes a folder and its missing parents.
+
+    ▲ Each is durable in its own parent before the next one is made: a power failure behind the first version would
+    take it with its folder. The parent of an existing folder is synced, too: its maker may have died before."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+    try:
+        _sync(folder.parent)
+    except PermissionError:
+        return  # above the folder that the user may write to: it was there before
 
 
 def _sync(path: Path) -> None:

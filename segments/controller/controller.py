@@ -23,6 +23,7 @@ from segments.controller.queue_group import QueueGroup
 from segments.controller.snapshots import SegmentQuestions, Snapshots, SnapshotStatistics
 from segments.controller.stream_group import ConsumerLink
 from segments.controller.stream_groups import GroupKey, GroupPorts, PositionLookup, StreamGroups
+from segments.controller.term_work import no_controller
 from segments.controller.topic_users import TopicUsers
 from segments.layout.assignment import consumer_id
 from segments.layout.directory import CONTROLLER, Directory, DirectoryChange
@@ -272,7 +273,7 @@ class Controller:
 
     async def _end(self, term: _Term, lost: asyncio.Task[None]) -> None:
         """▲ End every part, even if this process is closed meanwhile: a part left out would run for ever."""
-        over = NotOwner("this process is the controller no longer; look it up again")
+        over = no_controller()
         async with AsyncExitStack() as ends:
             ends.push_async_callback(term.leadership.resign)
             ends.push_async_callback(term.groups.close, over)
@@ -325,7 +326,7 @@ class Controller:
             while (created := await self._create_topic(term, topic, segments, policies)) is not Created.DONE:
                 if created is Created.NOT_LEADING:
                     term.deposed.set()
-                    raise NotOwner("this process is the controller no longer; look it up again")
+                    raise no_controller()
                 if created is Created.DELETING:
                     await term.deletions.wait_topic(topic.path)
 

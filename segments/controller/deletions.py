@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 import structlog
 
 from segments.controller.stream_groups import GroupKey, StreamGroups
+from segments.controller.term_work import TermWork, end_of, no_controller
 from segments.controller.topic_users import TopicUsers
 from segments.layout.directory import Directory
 from segments.layout.topology import Topology
@@ -27,9 +28,8 @@ from txnstore.writes.deletion_transitions import (
     plan_forget_topic,
     plan_mark_subscription,
     plan_mark_topic,
-    read_step,
 )
-from txnwire.errors import DataCorrupt, NotAllowed, NotOwner, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, NotAllowed, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
 from txnwire.tasks import errand
@@ -82,14 +82,13 @@ class Deletions:
         self._store = store
         self._directory = directory
         self._clock = clock
-        self._random = random
         self._owners = owners
         self._leadership = leadership
         self._groups = groups
         self._users = users
         self._grace_s = grace_s
         self._since = clock.monotonic()
-        self._on_deposed = on_deposed
+        self._work = TermWork("deletion", store, random, leadership, on_deposed)
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: dict[GroupKey, asyncio.Task[None]] = {}
         self._over = False
@@ -147,13 +146,13 @@ class Deletions:
                     continue
                 log.info("topic_deletion_begun", topic=str(topic), force=force)
             marked = record.create_revision
-            await _end_of(self._go_on_topic(topic.path))
+            await end_of(self._go_on_topic(topic.path))
         if not marked and under_way is None:
             raise TopicNotFound(f"{topic} does not exist")
 
     async def wait_topic(self, topic_path: str) -> None:
         """Wait until a topic that is being deleted is gone."""
-        await _end_of(self._go_on_topic(topic_path))
+        await end_of(self._go_on_topic(topic_path))
 
     def _go_on_topic(self, path: str) -> asyncio.Task[None]:
         return self._go_on(self._topics, path, lambda: self._forget_topic(path), name="deletion of a topic", of=path)
@@ -167,7 +166,7 @@ class Deletions:
         await self._groups.drop_topic(path, TopicNotFound(f"topic://{path} is being deleted"))
         if any(self._directory.owner(segment) for segment in self._paths(path, record)):
             return False
-        done = await self._step(plan_forget_topic(path, record, ids, still_held=self._leadership.still_held()))
+        done = await self._work.step(plan_forget_topic(path, record, ids, still_held=self._leadership.still_held()))
         if done:
             log.info("topic_deleted", topic=path)
         return done
@@ -201,7 +200,7 @@ class Deletions:
                     continue
                 log.info("subscription_deletion_begun", topic=str(topic), subscription=name, force=force)
             marked = record.create_revision
-            await _end_of(self._go_on_subscription(key))
+            await end_of(self._go_on_subscription(key))
 
     def _go_on_subscription(self, key: GroupKey) -> asyncio.Task[None]:
         what = "deletion of a subscription"
@@ -221,7 +220,9 @@ class Deletions:
         if topic is not None and _marked(topic, TopicRecord):
             return False  # the topic's deletion erases it
         await _all(SEGMENTS_AT_ONCE, paths, lambda path: self._owners.drop_subscription(path, name))
-        done = await self._step(plan_forget_subscription(topic_path, record, still_held=self._leadership.still_held()))
+        done = await self._work.step(
+            plan_forget_subscription(topic_path, record, still_held=self._leadership.still_held())
+        )
         if done:
             log.info("subscription_deleted", topic=topic_path, subscription=name)
         return done
@@ -235,7 +236,7 @@ class Deletions:
         with self._users.marking(topic_path):
             if use is not None:
                 self._refuse(use, *self._known_users(use))  # ▲ users that came while the owners were asked
-            return await self._step(mark)
+            return await self._work.step(mark)
 
     async def _refuse_if_used(self, use: _Use) -> None:
         """Raises `NotAllowed` while users are connected, `Overloaded` while that is unknown. Counts several times: the
@@ -291,16 +292,9 @@ class Deletions:
         producers = 0 if use.subscription is not None else self._users.producers(topic_path, use.created_at)
         return producers, self._users.consumers(topic_path, use.subscription)
 
-    async def _step(self, commit: Commit) -> bool:
-        try:
-            return read_step(commit, await self._store.commit(commit))
-        except NotOwner:
-            self._on_deposed()
-            raise
-
     async def _repeat(self, attempt: Callable[[], Awaitable[bool]]) -> None:
         """Repeat `attempt` until it succeeds; other errors pass. Ends with the term, and with `DataCorrupt`."""
-        pause_s = self._random.uniform(*RETRY_S)
+        pauses = self._work.pauses(RETRY_S, LONGEST_RETRY_S)
         while True:
             try:
                 if await attempt():
@@ -308,22 +302,19 @@ class Deletions:
             except DataCorrupt:
                 raise  # the callers receive it, as it needs a repair
             except TxnError as error:
-                log.info("deletion_waits", error=str(error))
-                if not self._leadership.valid():
-                    raise NotOwner("this process is the controller no longer; look it up again") from error
-            await asyncio.sleep(pause_s)
-            pause_s = min(LONGEST_RETRY_S, pause_s * 1.5)
+                self._work.waits(error)
+            await pauses.pause()
 
     def _go_on(
         self, tasks: dict[K, asyncio.Task[None]], key: K, attempt: Callable[[], Awaitable[bool]], *, name: str, of: str
     ) -> asyncio.Task[None]:
         """The task of a deletion; starts it if there is none. Raises `NotOwner`."""
         if self._over:  # ▲ for a request that has outlived the term: `close` would not cancel its task
-            raise NotOwner("this process is the controller no longer; look it up again")
+            raise no_controller()
 
         def ended(task: asyncio.Task[None]) -> None:
             del tasks[key]
-            _report_end(task)
+            self._work.report_end(task)
             if not task.cancelled() and isinstance(task.exception(), DataCorrupt):
                 self._later((name, of), lambda: self._go_on(tasks, key, attempt, name=name, of=of))
 
@@ -374,16 +365,6 @@ def _found_marked(record: KeyValue, kind: type[TopicRecord] | type[SubscriptionR
         return False
 
 
-async def _end_of(task: asyncio.Task[None]) -> None:
-    """Wait for a deletion, which goes on if the caller is cancelled. Raises `NotOwner` if the term ends before."""
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if task.cancelled():
-            raise NotOwner("this process is the controller no longer; look it up again") from None
-        raise
-
-
 async def _all(limit: int, paths: tuple[str, ...], call: Callable[[str], Awaitable[None]]) -> None:
     """`call` for every path, `limit` at a time; raises the first error."""
     for at in range(0, len(paths), limit):
@@ -391,12 +372,3 @@ async def _all(limit: int, paths: tuple[str, ...], call: Callable[[str], Awaitab
         for error in found:
             if error is not None:
                 raise error
-
-
-def _report_end(task: asyncio.Task[None]) -> None:
-    if task.cancelled() or (error := task.exception()) is None:
-        return
-    if isinstance(error, NotOwner):  # the term is over: the next controller goes on
-        log.info("deletion_left", task=task.get_name())
-    else:
-        log.error("deletion_stopped", task=task.get_name(), error=repr(error))

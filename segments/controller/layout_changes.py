@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from segments.controller.term_work import TermWork, end_of
 from segments.layout.layout_transitions import (
     MERGE,
     SPLIT,
@@ -36,13 +37,11 @@ from txnstore import keys
 from txnstore.access.paging import in_pages
 from txnstore.election import Leadership
 from txnstore.records import LayoutChange
-from txnstore.store import Commit, KeyValue, MetadataStore
-from txnstore.writes.deletion_transitions import read_step
+from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import (
     DataCorrupt,
     NameNotFound,
     NotAllowed,
-    NotOwner,
     Timeout,
     TopicNotFound,
     TxnError,
@@ -101,7 +100,7 @@ class LayoutChanges:
         self._owners = owners
         self._leadership = leadership
         self._patience_s = patience_s
-        self._on_deposed = on_deposed
+        self._work = TermWork("layout_change", store, random, leadership, on_deposed)
         self._driven: dict[str, asyncio.Task[LayoutChanged]] = {}
         self._splits = self._merges = self._given_up = 0
 
@@ -172,7 +171,7 @@ class LayoutChanges:
                 still_held=self._leadership.still_held(),
                 now_ms=self._clock.wall_ms(),
             )
-            if await self._step(commit):
+            if await self._work.step(commit):
                 log.info("layout_change_begun", topic=str(topology.topic), kind=change.kind, parents=change.parents)
                 return await _end_of(self._drive(key, change))
 
@@ -183,12 +182,12 @@ class LayoutChanges:
             work = self._until_done(key, change)
             task = self._driven[change.id] = errand(work, name=change.kind, of=change.id, expected=_GivenUp)
             task.add_done_callback(lambda _: self._driven.pop(change.id, None))
-            task.add_done_callback(_report_end)
+            task.add_done_callback(self._work.report_end)
         return task
 
     async def _until_done(self, key: bytes, change: LayoutChange) -> LayoutChanged:
         give_up_s = self._clock.monotonic() + self._patience_s
-        pause_s = self._random.uniform(*RETRY_S)
+        pauses = self._work.pauses(RETRY_S, LONGEST_RETRY_S)
         why: TxnError | None = None
         while True:
             try:
@@ -203,11 +202,8 @@ class LayoutChanges:
                 raise  # does not pass; a later term finds the intent
             except TxnError as error:
                 why = error
-                log.info("layout_change_waits", change=change.id, error=str(error))
-                if not self._leadership.valid():
-                    raise NotOwner("this process is the controller no longer; look it up again") from error
-            await asyncio.sleep(pause_s)
-            pause_s = min(LONGEST_RETRY_S, pause_s * 1.5)
+                self._work.waits(error, change=change.id)
+            await pauses.pause()
 
     async def _attempt(self, key: bytes, change: LayoutChange) -> LayoutChanged | None:
         """Try all remaining steps once. None: try again."""
@@ -219,7 +215,7 @@ class LayoutChanges:
                 return done
             raise _GivenUp(f"the {change.kind} of {self._paths(topology, change)} was given up")
         seals = await self._seals(topology, change)
-        if not await self._step(plan_layout(record, change, seals, still_held=self._leadership.still_held())):
+        if not await self._work.step(plan_layout(record, change, seals, still_held=self._leadership.still_held())):
             return None
         if change.kind == SPLIT:
             self._splits += 1
@@ -257,7 +253,7 @@ class LayoutChanges:
         record, topology = await self._read(key)
         if find_change(topology, change.id) is None:
             return
-        if await self._step(plan_give_up(record, change.id, still_held=self._leadership.still_held())):
+        if await self._work.step(plan_give_up(record, change.id, still_held=self._leadership.still_held())):
             self._given_up += 1
             log.warning("layout_change_given_up", change=change.id, kind=change.kind, error=str(why))
             raise _GivenUp(
@@ -275,13 +271,6 @@ class LayoutChanges:
             raise TopicNotFound(f"topic://{key[len(keys.TOPIC) :].decode()} does not exist")
         return record, topology
 
-    async def _step(self, commit: Commit) -> bool:
-        try:
-            return read_step(commit, await self._store.commit(commit))
-        except NotOwner:
-            self._on_deposed()
-            raise
-
 
 class _GivenUp(Exception):
     """The change was given up; its callers receive `Timeout`."""
@@ -298,18 +287,8 @@ def _id_of(topology: Topology, segment: SegmentName) -> int:
 
 
 async def _end_of(task: asyncio.Task[LayoutChanged]) -> LayoutChanged:
-    """Wait for a change, which goes on if the caller is cancelled. Raises `NotOwner` if the term ends before, `Timeout`
-    if the change was given up."""
+    """As `end_of`. Raises `Timeout` if the change was given up."""
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if task.cancelled():
-            raise NotOwner("this process is the controller no longer; look it up again") from None
-        raise
+        return await end_of(task)
     except _GivenUp as error:
         raise Timeout(str(error)) from error
-
-
-def _report_end(task: asyncio.Task[LayoutChanged]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.info("layout_change_stopped", task=task.get_name(), error=str(error))

@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 
 from segments.controller.membership import GroupMembership
+from segments.controller.term_work import no_controller
 from segments.layout.assignment import assignable, parse_consumer_id
 from segments.layout.directory import Directory
 from txnstore import keys
@@ -24,7 +25,6 @@ from txnstore.writes.deletion_transitions import present
 from txnwire.errors import (
     InternalError,
     NotAllowed,
-    NotOwner,
     OutcomeUnknown,
     StoreFull,
     StoreUnavailable,
@@ -189,7 +189,7 @@ class StreamGroup:
                 self._end(SubscriptionNotFound(f"subscription {self._subscription} of {self._topic_path} is deleted"))
                 return
             elif not self._take_in(result):
-                self._end(NotOwner("this process is the controller no longer; look it up again"))
+                self._end(no_controller())
                 self._on_deposed()
                 return
 

@@ -12,6 +12,7 @@ import structlog
 from segments.controller.membership import GroupMembership
 from segments.controller.queue_group import QueueGroup
 from segments.controller.stream_group import ConsumerLink, StreamGroup, unassigned
+from segments.controller.term_work import no_controller
 from segments.layout.directory import Directory
 from segments.layout.subscription_records import LATEST, QUEUE, TIMESTAMP, check_type, plan_subscription, start_record
 from segments.layout.topology import Topology
@@ -19,7 +20,7 @@ from txnstore import keys
 from txnstore.election import Leadership
 from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord, decode
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import NotOwner, Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.errors import Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.ids import Position
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
@@ -175,7 +176,7 @@ class StreamGroups:
             return result.reads[0][0]
         if not result.reads[1] or result.reads[1][0].create_revision != self._leadership.epoch:
             self._on_deposed()
-            raise NotOwner("this process is the controller no longer; look it up again")
+            raise no_controller()
         raise Overloaded(f"topic://{key[0]} changed while subscription {key[1]} was created: join it again")
 
     def _make(self, key: GroupKey, assignment: KeyValue | None) -> None:

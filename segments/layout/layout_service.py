@@ -101,8 +101,8 @@ class LayoutService:
             self._store, prefix, keys.prefix_end(prefix), at_once=TOPICS_AT_ONCE, keys_only=True
         ):
             known = self._directory.topics()
-            paths = [record.key[len(keys.TOPIC) :].decode() for record in page]
-            names += [str(TopicName.from_path(path)) for path in paths if path not in known or not known[path].deleting]
+            paths = [record.key[len(keys.TOPIC) :].decode(errors="replace") for record in page]
+            names += [_listed(path) for path in paths if path not in known or not known[path].deleting]
         return pb.Command(names=pb.Names(names=names))
 
     # ---- pushes -----------------------------------------------------------------------------------------------------
@@ -202,6 +202,14 @@ def _push_to(peers: Mapping[Peer, None], build: Callable[[], pb.Command]) -> dic
             command = command if command is not None else build()
             peer.push(command)
     return busy
+
+
+def _listed(path: str) -> str:
+    """▲ A key that somebody else has put there is listed as it is: it must not hide all topics."""
+    try:
+        return str(TopicName.from_path(path))
+    except InvalidArgument:
+        return f"{TOPIC_SCHEME}{path}"
 
 
 def _listing_prefix(text: str) -> str:

@@ -9,7 +9,7 @@ from txnstore import keys
 from txnstore.access.paging import in_pages
 from txnstore.records import AssignmentRecord, SubscriptionRecord, decode
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import SubscriptionNotFound
+from txnwire.errors import DataCorrupt, SubscriptionNotFound
 
 AT_ONCE: Final = 100
 """Subscriptions per read: the assignment of a topic with thousands of segments takes hundreds of KB."""
@@ -29,20 +29,28 @@ class SubscriptionInfo:
         return {segment: consumer for consumer, held in reversed(consumers.items()) for segment in held}
 
 
-async def list_subscriptions(store: MetadataStore, topic_path: str) -> list[SubscriptionInfo]:
-    """Every subscription of a topic, by name, each with its assignment of the same revision. Raises
-    `StoreUnavailable`, `DataCorrupt`."""
+async def list_subscriptions(
+    store: MetadataStore, topic_path: str, unreadable: dict[str, str] | None = None
+) -> list[SubscriptionInfo]:
+    """Every subscription of a topic, by name, each with its assignment of the same revision. With `unreadable`, one
+    whose records cannot be read is added to it, name → what is wrong. Raises `StoreUnavailable`, `DataCorrupt`."""
     prefix = keys.subscriptions(topic_path)
     infos: list[SubscriptionInfo] = []
     async for page in in_pages(store, prefix, keys.prefix_end(prefix), at_once=AT_ONCE, keys_only=True):
-        names = [record.key[len(prefix) :].decode() for record in page]
+        names = [record.key[len(prefix) :].decode(errors="replace") for record in page]
         wanted = [
             key for name in names for key in (keys.subscription(topic_path, name), keys.assignment(topic_path, name))
         ]
         _, found = await store.get_many(wanted)
         for name, record, assignment in zip(names, found[::2], found[1::2], strict=True):
-            if record is not None:  # None: deleted since
+            if record is None:  # deleted since
+                continue
+            try:
                 infos.append(_info(name, record, assignment))
+            except DataCorrupt as error:
+                if unreadable is None:
+                    raise
+                unreadable[name] = str(error)
     return infos
 
 

@@ -18,6 +18,7 @@ LIMITS_S: Mapping[str, float] = {
     "pruning": 40.0,
     "draining: reading everything": 60.0,
     "draining: queue": 45.0,
+    "draining: copies": 45.0,
     "draining: passing topic": 45.0,
     "draining: sought subscription": 80.0,
     "draining: acks of every kind": 45.0,

@@ -15,7 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commit-flushes-one-segment",
         rule="a commit sends at once what gathers for it in each segment (C2)",
         section="§6",
-        file="txnclient/transactions/transaction.py",
+        file="txnclient/transactions/transaction_impl.py",
         old=("            for participant in list(self._participants):\n                participant.flush(self)"),
         new=("            for participant in list(self._participants)[:1]:\n                participant.flush(self)"),
         tests=(SEVERAL_SEGMENTS + "test_c2_a_commit_sends_at_once_what_gathers_for_each_segment",),
@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="uncounted-writer-given-up-in-one-segment",
         rule="a commit that does not count its writer gives up what that has for each segment (A5)",
         section="§10",
-        file="txnclient/transactions/transaction.py",
+        file="txnclient/transactions/transaction_impl.py",
         old=(
             "        else:\n"
             "            for participant in list(self._participants):\n"
@@ -48,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="abort-gives-up-one-segment",
         rule="an abort gives up at once what is not sent to each segment, answered or not (C2)",
         section="§6",
-        file="txnclient/transactions/transaction.py",
+        file="txnclient/transactions/transaction_impl.py",
         old=(
             "        self._state = TransactionState.ABORTING\n"
             "        for participant in list(self._participants):\n"
@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="bulk-send-goes-on-in-an-abort",
         rule="a bulk send sends nothing more once its transaction is aborting (C2)",
         section="§6",
-        file="txnclient/transactions/transaction.py",
+        file="txnclient/transactions/transaction_impl.py",
         old=(
             "        if self._state is not _OPEN and self._state is not TransactionState.COMMITTING:\n"
             "            raise self.withdrawn(doing)"
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="flush-of-the-first-part",
         rule="a flush waits for each part of what was divided before it (C4)",
         section="§6",
-        file="txnclient/producing/producer.py",
+        file="txnclient/producing/producer_impl.py",
         old="        self._pending |= dict.fromkeys(parts)",
         new="        self._pending |= dict.fromkeys(parts[:1])",
         tests=(SEVERAL_SEGMENTS + "test_c4_a_flush_waits_for_each_part_of_what_was_divided_before",),
@@ -156,7 +156,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commit-past-a-lost-abort",
         rule="a commit whose sends an abort has withdrawn commits nothing, though that abort is lost (C1)",
         section="§6",
-        file="txnclient/transactions/transaction.py",
+        file="txnclient/transactions/transaction_impl.py",
         old=(
             "        if self.aborting:\n"
             '            raise InvalidTxnState(f"transaction {self.id} cannot commit: it was aborted '
@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="last-failure-raised",
         rule="of several failures a commit raises the first: the others may come of it (C1)",
         section="§6",
-        file="txnclient/transactions/transaction.py",
+        file="txnclient/transactions/transaction_impl.py",
         old=("        if self._failure is None:\n            self._failure = error\n\n    def finished"),
         new=("        self._failure = error\n\n    def finished"),
         tests=(CARELESS_ENDS + "test_c1_of_several_failures_a_commit_raises_the_first",),
@@ -271,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="note-forgotten-on-the-way",
         rule="a named commit that is asked for again has the same note (A5)",
         section="§10",
-        file="txnclient/transactions/transaction.py",
+        file="txnclient/transactions/transaction_impl.py",
         old="await self.commit(writers=self._counted, note=self._note, timeout=timeout)",
         new="await self.commit(writers=self._counted, timeout=timeout)",
         tests=(CARELESS_ENDS + "test_a5_a_named_commit_that_was_cancelled_on_its_way_is_asked_for_with_the_same_note",),
@@ -318,8 +318,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a name is begun at another coordinator where its own does not answer (A5)",
         section="§10",
         file="txnclient/transactions/coordinators.py",
-        old=("        async def ask() -> Transaction:\n            nonlocal turn\n            turn += 1\n"),
-        new=("        async def ask() -> Transaction:\n            nonlocal turn\n"),
+        old=("        async def ask() -> TransactionImpl:\n            nonlocal turn\n            turn += 1\n"),
+        new=("        async def ask() -> TransactionImpl:\n            nonlocal turn\n"),
         tests=(
             CARELESS_ENDS + "test_a5_a_name_is_asked_for_at_another_coordinator_where_its_own_does_not_answer[begin]",
         ),
@@ -396,9 +396,9 @@ MUTANTS: tuple[Mutant, ...] = (
         name="closing-forgets-what-it-gives-back",
         rule="a consumer that closes leaves the segments that it is about to give back, too (C5)",
         section="§8",
-        file="txnclient/consuming/consumer.py",
-        old="for feed in [*self._feeds.values(), *self._retiring]:",
-        new="for feed in [*self._feeds.values()]:",
+        file="txnclient/consuming/assigned_feeds.py",
+        old="for feed in [*self.by_path.values(), *self._retiring]:",
+        new="for feed in [*self.by_path.values()]:",
         tests=(CANCELLED_OPENINGS + "test_c5_a_consumer_that_closes_leaves_the_segments_it_is_about_to_give_back",),
         why_tests="not looked for with seeds",
     ),
@@ -418,7 +418,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="closed-producers-stay-at-brokers",
         rule="a producer that is closed is so at its brokers (C5)",
         section="§8",
-        file="txnclient/producing/producer.py",
+        file="txnclient/producing/producer_impl.py",
         old=(
             "            self._channels.close()  # before `_fail`, which drops the connection without telling the "
             "broker\n"
@@ -448,7 +448,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="closing-leaves-one-topic",
         rule="a consumer of several topics that closes leaves each of them (C5)",
         section="§8",
-        file="txnclient/consuming/consumer.py",
+        file="txnclient/consuming/assigned_feeds.py",
         old="answers = [answer for membership in self._memberships if",
         new="answers = [answer for membership in self._memberships[:1] if",
         tests=(SEVERAL_TOPICS + "test_c5_a_consumer_of_several_topics_that_closes_leaves_each_of_them",),

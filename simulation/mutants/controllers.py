@@ -151,4 +151,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="two in some hundreds of seeds showed it",
     ),
+    Mutant(
+        name="damage-told-as-routine",
+        rule="an end of a deletion or layout change that needs a repair is logged as an error",
+        section="§8",
+        file="segments/controller/term_work.py",
+        old="        elif isinstance(error, DataCorrupt):\n",
+        new="        elif False:\n",
+        tests=(
+            "tests/segments/controller/test_term_work.py::test_only_an_end_that_needs_a_repair_is_logged_as_an_error",
+        ),
+        why_tests="no judge reads the level of a line in the log",
+    ),
 )

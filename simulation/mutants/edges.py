@@ -39,9 +39,9 @@ MUTANTS: tuple[Mutant, ...] = (
         name="epochs-of-one-repair",
         rule="epochs rise above those of all earlier repairs (E8)",
         section="§4",
-        file="txnctl/checking/repair.py",
-        old="        step = self._steps * EPOCH_STEP\n",
-        new="        step = EPOCH_STEP\n",
+        file="txnctl/checking/raising.py",
+        old="    step = used.steps * EPOCH_STEP\n",
+        new="    step = EPOCH_STEP\n",
         tests=(
             "tests/txnctl/checking/test_repairing.py::"
             "test_e8_epochs_rise_above_those_of_all_repairs_that_the_backup_does_not_know_of",
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="attempt-stays",
         rule="a connect that is repeated behind a repair is a new one (E8)",
         section="§4",
-        file="txnctl/checking/repair.py",
+        file="txnctl/checking/raising.py",
         old='epoch=txn_key.epoch + step, attempt="")',
         new="epoch=txn_key.epoch + step)",
         tests=(
@@ -75,8 +75,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ids-of-lost-coordinators",
         rule="ids of coordinators that the backup does not know of are raised (E8)",
         section="§4",
-        file="txnctl/checking/repair.py",
-        old="*(one.tcid + 1 for one in self._lost)])",
+        file="txnctl/checking/raising.py",
+        old="*(one.tcid + 1 for one in lost)])",
         new="])",
         tests=(
             "tests/txnctl/checking/test_repairing.py::"

@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="nack-stops-at-a-segment-that-has-left",
         rule="of what is nacked a segment that has left keeps none behind it",
         section="§9",
-        file="txnclient/consuming/consumer.py",
+        file="txnclient/consuming/consumer_impl.py",
         old="                refused = refused or error\n                continue\n",
         new="                refused = refused or error\n                break\n",
         tests=(f"{GIVING_BACK}of_what_is_nacked_a_segment_that_has_left_keeps_none_behind_it",),
@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="acks-behind-a-refused-segment-forgotten",
         rule="all that a transaction named in an ack comes again with its abort, whichever segment refused",
         section="§9",
-        file="txnclient/consuming/consumer.py",
+        file="txnclient/consuming/consumer_impl.py",
         old="                refused = refused or error\n        if refused is not None:\n            if txn",
         new=(
             "                refused = refused or error\n                break\n"
@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="topics-that-begin-alike",
         rule="the assignment of one topic says nothing of another whose name begins with it",
         section="§9",
-        file="txnclient/consuming/consumer.py",
+        file="txnclient/consuming/assigned_feeds.py",
         old='        prefix = assignment.topic.partition("://")[2] + "/"\n',
         new='        prefix = assignment.topic.partition("://")[2]\n',
         tests=("tests/txnclient/test_with_cluster.py::test_topics_whose_names_begin_alike_are_told_apart",),

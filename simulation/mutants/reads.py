@@ -9,7 +9,7 @@ MUTANTS = (
         name="latest-without-a-cut",
         rule="a read to latest over several segments ends at one revision in all of them",
         section="§10",
-        file="txnclient/reading/reader.py",
+        file="txnclient/reading/reader_impl.py",
         old='if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:',
         new='if self._end == "latest" and self._isolation != self._isolation:',
         tests=(

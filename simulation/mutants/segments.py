@@ -180,7 +180,7 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            return start\n    return start",
         more=(
             Edit(
-                "txnclient/reading/reader.py",
+                "txnclient/reading/reader_impl.py",
                 "    segment_id = SegmentName.from_path(start.segment).segment_id\n    if layout",
                 "    segment_id = 1 << 62\n    if layout",
             ),

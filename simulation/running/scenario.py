@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TextIO
 
+from simulation.clients.careless import share_of
+from simulation.clients.plan import SUBSCRIPTION, TOPICS, Plan
+from simulation.clients.recorder import Recorder
 from simulation.faults.damage import names_a_file
 from simulation.faults.faults import Schedule
 from simulation.faults.nemesis import Nemesis, schedule_of
@@ -26,28 +29,10 @@ from simulation.judges.rest import REST_S, held_at_work, held_in_memory, left_in
 from simulation.judges.settling import Settling
 from simulation.judges.sometimes import Sometimes
 from simulation.judges.terms import Terms
-from simulation.seeking.seek_model import SeekLog
-from simulation.seeking.seek_sending import TOPIC as SOUGHT_TOPIC
-from simulation.seeking.seek_sending import SenderLife
-from simulation.seeking.seek_work import SeekDrain, SeekLife
-from simulation.workloads.acking_work import TOPIC as ACKING_TOPIC
-from simulation.workloads.acking_work import AckingDrain, AckingLife, AckingLog
-from simulation.workloads.careless import share_of
-from simulation.workloads.dead_work import DeadDrain, DeadLife, DeadLog
+from simulation.running.client_processes import STAYING, ClientProcesses
 from simulation.workloads.keyed_work import SUBSCRIPTION as KEYED_SUBSCRIPTION
 from simulation.workloads.keyed_work import TOPIC as KEYED_TOPIC
-from simulation.workloads.keyed_work import KeyedLife, KeyedLog
-from simulation.workloads.large_work import TOPIC as LARGE_TOPIC
-from simulation.workloads.large_work import LargeDrain, LargeLife, LargeLog
-from simulation.workloads.layout_work import LayoutJudge, LayoutLife, placed
-from simulation.workloads.operator_work import OperatorLife
-from simulation.workloads.passing_work import TOPIC as PASSING_TOPIC
-from simulation.workloads.passing_work import PassingDrain, PassingLife, PassingLog
-from simulation.workloads.queue_work import QueueDrain, QueueLife, QueueLog
-from simulation.workloads.recorder import Recorder
-from simulation.workloads.staying_work import StayingLife, StayingLog
-from simulation.workloads.stream_work import StreamDrain, StreamLife, StreamLog
-from simulation.workloads.workload import SUBSCRIPTION, TOPICS, ClientLife, Drain, Plan
+from simulation.workloads.layout_work import LayoutJudge, placed
 from simulation.world import guards
 from simulation.world.busy import BusyJudge
 from simulation.world.hearing import last_words_are_findings, no_collection, quiet
@@ -69,23 +54,6 @@ from txnwire.tasks import TaskEnd
 from txnwire.turns import turns_divided_by
 
 CONTROLS = ("control-1", "control-2")
-PASSING = "client-passing"
-QUEUE_WORKERS = ("client-jobs-1", "client-jobs-2")
-KEYED = ("client-keyed-1", "client-keyed-2")
-SEEKER = "client-seeker"
-SENDER = "client-sender"
-"""Sends to the topic of the seek workload."""
-ACKER = "client-acker"
-OPERATOR = "client-operator"
-LAYOUTS = "client-layouts"
-LARGE = "client-large"
-GIVING_UP = "client-giving-up"
-STREAM = "client-stream"
-STAYING = "client-staying"
-EXTRA_SHARE = 0.5
-"""Share of runs with large values; the same for dead letters, and for a stream from cut to cut."""
-LAYOUT_PACES_S = (None, 8.0, 3.0, 0.8)
-"""Paces of layout changes, one of them for each run; None: there are none."""
 WORK_S = 60.0
 QUIET_S = 40.0
 """Time after healing: longer than any transaction's time limit, the client grace and a lease together."""
@@ -145,17 +113,9 @@ class Scenario:
         )
         self.plan.damaged = lambda: self._world.disk(DATA).flips > 0
         self.plan.unreadable = lambda: self._world.disk(DATA).unreadable
-        self.queue = QueueLog()
-        self.passing = PassingLog()
-        self.sought = SeekLog()
-        self.acking = AckingLog()
-        self.large = LargeLog()
-        self.dead = DeadLog()
-        self.stream = StreamLog(TOPICS)
-        self.staying = StayingLog()
+        self.clients = ClientProcesses(self.plan, seed)
         self.layouts = LayoutJudge()
         self.keys = KeyJudge()
-        self.held = KeyedLog()
         self.sometimes = Sometimes(self._world.etcd)
         self.records = RecordJudge()
         self.terms = Terms(self._world, STAYING)
@@ -197,30 +157,7 @@ class Scenario:
             settings = server_settings(name, "broker", f"{name}:6650")
             program = partial(serve, settings=settings, brokers=brokers, running=self._running(name))
             self._world.add(name, program, disk=DATA)
-        for name in ("client-1", "client-2"):
-            self._world.add(name, lambda ports: ClientLife(ports, self.plan).live())
-        for name in QUEUE_WORKERS:
-            self._world.add(name, lambda ports: QueueLife(ports, self.plan, self.queue).live())
-        self._world.add(PASSING, lambda ports: PassingLife(ports, self.plan, self.passing).live())
-        self._world.add(SEEKER, lambda ports: SeekLife(ports, self.plan, self.sought).live())
-        self._world.add(SENDER, lambda ports: SenderLife(ports, self.plan, self.sought).live())
-        self._world.add(ACKER, lambda ports: AckingLife(ports, self.plan, self.acking).live())
-        for name in KEYED:
-            self._world.add(name, lambda ports: KeyedLife(ports, self.plan, self.held).live())
-        self._world.add(OPERATOR, lambda ports: OperatorLife(ports, self.plan).live())
-        if self._shape.random() < EXTRA_SHARE:
-            self._world.add(LARGE, lambda ports: LargeLife(ports, self.plan, self.large).live())
-        if self._shape.random() < EXTRA_SHARE:
-            self._world.add(GIVING_UP, lambda ports: DeadLife(ports, self.plan, self.dead).live())
-        if (pace_s := self._shape.choice(LAYOUT_PACES_S)) is not None:
-            changed = (*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC)
-            self._world.add(LAYOUTS, lambda ports: LayoutLife(ports, self.plan, changed, pace_s).live())
-        if self._shape.random() < EXTRA_SHARE:
-            if LARGE in self._world.processes:
-                self.stream.topics = (*TOPICS, LARGE_TOPIC)
-            self._world.add(STREAM, lambda ports: StreamLife(ports, self.plan, self.stream).live())
-        if self._shape.random() < EXTRA_SHARE:
-            self._world.add(STAYING, lambda ports: StayingLife(ports, self.plan, self.staying).live())
+        self.clients.add(self._world, self._shape)
 
     def _running(self, name: str) -> Callable[[Server | None], None]:
         def running(server: Server | None) -> None:
@@ -272,7 +209,7 @@ class Scenario:
         for process in clients:
             process.keep_down()
         await asyncio.sleep(QUIET_S)
-        self.findings += self.staying.findings()
+        self.findings += self.clients.at_rest()
         for process in clients:
             process.kill()
         observing.cancel()
@@ -286,46 +223,20 @@ class Scenario:
 
     async def _drain(self) -> None:
         self._world.note("drain")
-        drains: list[Drain] = []
+        drained: list[bool] = []
 
         async def program(ports: Ports) -> None:
-            drains.append(Drain(ports, self.plan))
-            await self._timed("reading everything", drains[-1].run())
-            await self._timed("queue", QueueDrain(ports, self.plan, self.queue).run())
-            self.findings += self.queue.findings()
-            await self._timed("passing topic", PassingDrain(ports, self.plan, self.passing).run())
-            self.findings += self.passing.findings()
-            await self._timed("sought subscription", SeekDrain(ports, self.plan, self.sought).run())
-            self.findings += self.sought.findings()
-            await self._timed("acks of every kind", AckingDrain(ports, self.plan, self.acking).run())
-            self.findings += self.acking.findings()
-            if LARGE in self._world.processes:
-                await self._timed("large values", LargeDrain(ports, self.plan, self.large).run())
-                self.findings += self.large.findings()
-            if GIVING_UP in self._world.processes:
-                await self._timed("dead letters", DeadDrain(ports, self.plan, self.dead).run())
-                self.findings += self.dead.findings()
-            if STREAM in self._world.processes:
-                await self._timed("stream from cut to cut", StreamDrain(ports, self.plan, self.stream).run())
-                self.findings += self.stream.findings(self._sent_together())
-            queue_drained.append(True)
+            for what, work, findings in self.clients.drains(ports):
+                await self._timed(what, work)
+                self.findings += findings()
+            drained.append(True)
 
-        queue_drained: list[bool] = []
         drain = self._world.add("drain", program, restart_s=None)
         drain.start()
         await drain.wait_ended(DRAIN_S)
-        self.drained = drains[-1].finished
-        if not (self.drained and queue_drained):
+        self.drained = self.clients.finished
+        if not (self.drained and drained):
             self.findings.append(f"the drain did not end within {DRAIN_S:g} s after everything healed")
-
-    def _sent_together(self) -> Iterator[list[str]]:
-        """Values, grouped by the transaction, or the writer's part of one, that sent them."""
-        for draft in self.plan.recorder.drafts:
-            yield [value for _, value in draft.sends]
-        large: dict[str, list[str]] = {}
-        for send in self.large.sends:
-            large.setdefault(send.txn_id, []).append(send.value)
-        yield from large.values()
 
     async def _timed(self, what: str, drain: Awaitable[None]) -> None:
         begin = self._loop.time()
@@ -388,15 +299,15 @@ class Scenario:
     def count_at_the_end(self) -> None:
         """Adds to `sometimes` what is known only now."""
         self.sometimes.clients_met(self.plan.errors)
-        self.sometimes.reached("large value in pieces", self.large.in_pieces)
-        self.sometimes.reached("message moved to the dead letters", len(self.dead.dead))
-        self.sometimes.reached("step of a stream read again", self.stream.again)
-        self.sometimes.reached("shown by the step behind the one that had it pending", self.stream.late)
+        self.sometimes.reached("large value in pieces", self.clients.large.in_pieces)
+        self.sometimes.reached("message moved to the dead letters", len(self.clients.dead.dead))
+        self.sometimes.reached("step of a stream read again", self.clients.stream.again)
+        self.sometimes.reached("shown by the step behind the one that had it pending", self.clients.stream.late)
         self.sometimes.reached(
             "controller again behind the term of another one, with a consumer connected all along",
             self.terms.behind_another,
         )
-        self.sometimes.reached("subscription used again while it was deleted", self.staying.made_again)
+        self.sometimes.reached("subscription used again while it was deleted", self.clients.staying.made_again)
         self.sometimes.reached("call cancelled by its caller", self.plan.cut)
         self.sometimes.reached("let go of while it was open", self.let_go.ended)
         self.sometimes.reached("outcome told by the last question alone", self.plan.resolved)
@@ -478,14 +389,7 @@ def _run(seed: int, work_s: float, schedule: Schedule, log: TextIO | None) -> Ru
     reached = {
         **scenario.layouts.counts,
         **scenario.sometimes.counts,
-        "fenced": scenario.held.fenced,
-        "connects with one key that race": scenario.held.raced + scenario.held.refused,
-        "sought": scenario.sought.seeks,
-        "sought, and it is known where at last": int(scenario.sought.ended and scenario.sought.is_certain),
-        "sought elsewhere": scenario.sought.refused,
-        "acked behind a seek": scenario.sought.late,
-        "sought topic made again": scenario.sought.life,
-        "sought subscription made again": scenario.sought.lives,
+        **scenario.clients.reached(),
     }
     told = [f"{fault} ({', '.join(words)})" for fault, words in scenario.nemesis.told.items()]
     operations: dict[str, int] = {}

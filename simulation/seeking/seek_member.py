@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import txnclient
+from simulation.clients.careless import Careless
+from simulation.clients.recorder import place_of
 from simulation.judges.history import Place
 from simulation.seeking.seek_model import AckedWithin, SeekLog, out_of_order
-from simulation.workloads.careless import Careless
-from simulation.workloads.recorder import place_of
-from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.consumer import Consumer, consumer_impl
 from txnclient.consuming.message import Message
 from txnwire.errors import InvalidArgument, NotAllowed, TxnConflict, TxnError
 
@@ -60,7 +60,7 @@ class SeekMember:
             return
         if drawn < 0.3:
             self._log.acks(self._named(messages))
-            for answer in self.consumer.ack_nowait(messages):
+            for answer in consumer_impl(self.consumer).ack_nowait(messages):
                 answer.add_done_callback(_heard)  # a seek may overtake it
         elif drawn < 0.5:
             self._log.acks(self._all_named())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 
 import txnclient
+from simulation.clients.life import LoggedLife
+from simulation.clients.plan import ClientPorts, Plan
 from simulation.seeking.seek_model import SeekLog
-from simulation.workloads.workload import Plan
-from simulation.world.world import Ports
 from txnclient.producing.producer import Producer
 from txnwire.errors import NotAllowed, TopicNotFound, TxnError
 
@@ -19,7 +20,7 @@ ABORTED_SHARE = 0.3
 class SoughtSender:
     """Sends to whatever topic has the name, with a producer for each."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
+    def __init__(self, ports: ClientPorts, plan: Plan, log: SeekLog) -> None:
         self._plan = plan
         self._log = log
         self._random = ports.random
@@ -86,20 +87,11 @@ class SoughtSender:
             raise
 
 
-class SenderLife:
+class SenderLife(LoggedLife[SeekLog]):
     """One life of the process that only sends."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._sender = SoughtSender(ports, plan, log)
+    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
+        return self._connect()
 
-    async def live(self) -> None:
-        ports = self._ports
-        try:
-            async with txnclient.connect(
-                self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            ) as client:
-                await self._sender.go_on(client)
-        except TxnError as error:
-            self._plan.met(ports.owner.name, error)
+    async def _work(self, client: txnclient.Client) -> None:
+        await SoughtSender(self._ports, self._plan, self._log).go_on(client)

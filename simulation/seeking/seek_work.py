@@ -12,18 +12,18 @@ transactions and outside. Another process sends, with another clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import txnclient
+from simulation.clients.draining import CALL_TIMEOUT_S, WorkloadDrain, outcomes_of, read_all, take_all
+from simulation.clients.life import LoggedLife
+from simulation.clients.plan import TOPICS, ClientPorts, Plan
+from simulation.clients.recorder import place_of
 from simulation.seeking.seek_member import SeekMember, seen_of
 from simulation.seeking.seek_model import EARLIEST, LATEST, MESSAGE, TIME, Point, SeekLog
 from simulation.seeking.seek_sending import TOPIC, SoughtSender
 from simulation.seeking.seek_trials import Trials, asks_elsewhere
-from simulation.workloads.queue_work import outcomes_of
-from simulation.workloads.recorder import place_of
-from simulation.workloads.workload import DRAIN_SILENCE_S, TOPICS, Plan
-from simulation.world.world import Ports
 from txnclient.connection.opening import Opening
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.message import Message
@@ -35,52 +35,38 @@ SUBSCRIPTION = "sought"
 OTHER_TOPIC = TOPICS[1]
 
 
-class SeekLife:
-    """One life of the process."""
+class SeekLife(LoggedLife[SeekLog]):
+    """One life of the process. It ends after a while."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
-        self._now = ports.clock.monotonic
-        self._careless = plan.caller(ports.random)
+    def __init__(self, ports: ClientPorts, plan: Plan, log: SeekLog) -> None:
+        super().__init__(ports, plan, log)
         self._strangers: list[Message] = []
         """Messages received elsewhere."""
         self._kept: list[tuple[Message, int]] = []
         """The host's receipts of this topic, with their numbers."""
 
-    async def live(self) -> None:
-        """Returns when it cannot go on, or after a while; it is then restarted."""
-        try:
-            async with (
-                self._careless.within(self._connect()) as client,
-                self._careless.within(self._connect()) as other,
-            ):
-                sending = asyncio.ensure_future(SoughtSender(self._ports, self._plan, self._log).go_on(client))
-                try:
-                    await self._work(client, other)
-                finally:
-                    sending.cancel()
-                    await asyncio.gather(sending, return_exceptions=True)
-        except TopicNotFound:
+    def _connect(self) -> Opening[txnclient.Client]:
+        return self._plan.connect(self._ports, timeout=15.0)
+
+    def _ended_by(self, error: TxnError) -> None:
+        if isinstance(error, TopicNotFound):
             # A deletion requested by a former life, and under way when that was killed, has landed late.
             self._log.ready = False
-        except SubscriptionNotFound:
+        elif isinstance(error, SubscriptionNotFound):
             self._log.unsubscribing = True
-        except TxnError as error:
-            self._plan.met(self._ports.owner.name, error)
+        else:
+            self._met(error)
 
-    def _connect(self) -> Awaitable[txnclient.Client]:
-        ports = self._ports
-        return txnclient.connect(
-            self._plan.url, timeout=15.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        )
+    async def _work(self, client: txnclient.Client) -> None:
+        async with self._connected() as other:
+            sending = asyncio.ensure_future(SoughtSender(self._ports, self._plan, self._log).go_on(client))
+            try:
+                await self._host_and_guest(client, other)
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
 
-    def _goes_on(self, until: float) -> bool:
-        return self._plan.active and self._now() < until
-
-    async def _work(self, client: txnclient.Client, other: txnclient.Client) -> None:
+    async def _host_and_guest(self, client: txnclient.Client, other: txnclient.Client) -> None:
         log = self._log
         until = self._now() + self._random.uniform(10.0, 60.0)
         await self._careless.call(self._look_elsewhere(client))
@@ -136,7 +122,7 @@ class SeekLife:
         while self._goes_on(until):
             reads_until = self._now() + self._random.expovariate(1 / 1.5)
             while self._goes_on(reads_until):
-                await asyncio.sleep(self._random.expovariate(1 / self._plan.pause_s))
+                await self._pause(self._plan.pause_s)
                 await member.work()
             drawn = self._random.random()
             if drawn < 0.1:
@@ -197,7 +183,7 @@ class SeekLife:
 
     async def _guest(self, client: txnclient.Client) -> None:
         while self._plan.active:
-            await asyncio.sleep(self._random.expovariate(1 / 2.0))
+            await self._pause(2.0)
             try:
                 self._log.guest_joins = True
                 consuming = client.consumer(TOPIC, SUBSCRIPTION, name="guest", start="earliest")
@@ -207,12 +193,12 @@ class SeekLife:
             except TxnError as error:
                 if error.fatal or isinstance(error, TopicNotFound | SubscriptionNotFound):
                     return  # the host hears of it as well
-                self._plan.met(self._ports.owner.name, error)
+                self._met(error)
 
     async def _be_guest(self, member: SeekMember) -> None:
         until = self._now() + self._random.uniform(1.0, 15.0)
         while self._goes_on(until):
-            await asyncio.sleep(self._random.expovariate(1 / (4 * self._plan.pause_s)))
+            await self._pause(4 * self._plan.pause_s)
             drawn = self._random.random()
             if drawn < 0.05:
                 await asyncio.sleep(self._random.uniform(1.0, 12.0))  # with all that it holds
@@ -224,47 +210,33 @@ class SeekLife:
                 await member.work()
 
 
-class SeekDrain:
-    """Runs at the end, when everything has healed and the process has ended."""
-
-    def __init__(self, ports: Ports, plan: Plan, log: SeekLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-
-    async def run(self) -> None:
-        ports, log = self._ports, self._log
+class SeekDrain(WorkloadDrain[SeekLog]):
+    async def _read(self, client: txnclient.Client) -> None:
+        log = self._log
 
         def connect(transport: Transport) -> Opening[txnclient.Client]:
-            return txnclient.connect(
-                self._plan.url, timeout=30.0, transport=transport, clock=ports.clock, random=ports.random
-            )
+            return self._plan.connect(self._ports, timeout=CALL_TIMEOUT_S, transport=transport)
 
-        async with connect(ports.transport) as client:
-            if log.ready and not log.unsubscribing:
-                try:
-                    await self._judge(client)
-                except (TopicNotFound, SubscriptionNotFound):
-                    log.ready = False  # a deletion of a former life has come late
-            trials = Trials(client, connect, ports.transport, TOPIC, SUBSCRIPTION, ports.random, log.breaches.append)
-            await trials.run()
+        if log.ready and not log.unsubscribing:
+            try:
+                await self._judge(client)
+            except (TopicNotFound, SubscriptionNotFound):
+                log.ready = False  # a deletion of a former life has come late
+        ports = self._ports
+        trials = Trials(client, connect, ports.transport, TOPIC, SUBSCRIPTION, ports.random, log.breaches.append)
+        await trials.run()
 
     async def _judge(self, client: txnclient.Client) -> None:
         log = self._log
         txn_ids = [*log.sent_within.values(), *(one.txn_id for one in log.within)]
         log.outcomes = await outcomes_of(client, list(dict.fromkeys(txn_ids)))
-        async with client.reader(TOPIC, start="earliest", end="latest") as reader:
-            async for message in reader:
-                log.visible += seen_of([message])
-                log.published_ms[message.value.decode()] = message.publish_time_ms
+        for message in await read_all(client, TOPIC):
+            log.visible += seen_of([message])
+            log.published_ms[message.value.decode()] = message.publish_time_ms
         if not log.joined:
             log.begins(EARLIEST, joins=True)
         async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
-            while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                log.again += [value for *_, value in seen_of(messages)]
-                await consumer.ack(messages)
+            log.again += [value for *_, value in seen_of(await take_all(consumer))]
             await consumer.seek("earliest")
-            while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                log.left += seen_of(messages)
-                await consumer.ack(messages)
+            log.left += seen_of(await take_all(consumer))
         log.ended = True

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import txnclient
+from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all, take_all
+from simulation.clients.life import LoggedLife
+from simulation.clients.plan import ClientPorts, Plan
+from simulation.clients.recorder import place_of
 from simulation.judges.history import Place
-from simulation.workloads.queue_work import outcomes_of
-from simulation.workloads.recorder import place_of
-from simulation.workloads.workload import DRAIN_SILENCE_S, Plan
-from simulation.world.world import Ports
+from txnclient.connection.opening import Opening
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.message import Message
 from txnclient.producing.producer import Producer
@@ -122,41 +123,31 @@ class AckingLog:
         )
 
 
-class AckingLife:
-    """One life of the process."""
+class AckingLife(LoggedLife[AckingLog]):
+    """One life of the process. It ends after a while."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: AckingLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
+    def __init__(self, ports: ClientPorts, plan: Plan, log: AckingLog) -> None:
+        super().__init__(ports, plan, log)
         self._connections = _Connections(ports)
         self._handed: dict[int, Place] = {}
         """How far each segment was handed out to this consumer."""
         self._unacked: dict[str, None] = {}
         """Values handed out since all unacked ones last came again, and not acked."""
-        self._careless = plan.caller(ports.random)
 
-    async def live(self) -> None:
-        """Returns when it cannot go on, or after a while; it is then restarted."""
-        ports = self._ports
-        try:
-            opening = txnclient.connect(
-                self._plan.url, timeout=10.0, transport=self._connections, clock=ports.clock, random=ports.random
-            )
-            async with self._careless.within(opening) as client:
-                await client.create_topic(TOPIC, segments=SEGMENTS)
-                until = ports.clock.monotonic() + self._random.uniform(5.0, 40.0)
-                consuming = client.consumer(TOPIC, SUBSCRIPTION, name="acking", start="earliest")
-                async with (
-                    self._careless.within(client.producer(TOPIC, linger_ms=5)) as producer,
-                    self._careless.within(consuming) as consumer,
-                ):
-                    while self._plan.active and ports.clock.monotonic() < until:
-                        await asyncio.sleep(self._random.expovariate(1 / (0.2 + 8 * self._plan.pause_s)))
-                        await self._turn(client, producer, consumer)
-        except TxnError as error:
-            self._plan.met(ports.owner.name, error)
+    def _connect(self) -> Opening[txnclient.Client]:
+        return self._plan.connect(self._ports, transport=self._connections)
+
+    async def _work(self, client: txnclient.Client) -> None:
+        await client.create_topic(TOPIC, segments=SEGMENTS)
+        until = self._now() + self._random.uniform(5.0, 40.0)
+        consuming = client.consumer(TOPIC, SUBSCRIPTION, name="acking", start="earliest")
+        async with (
+            self._careless.within(client.producer(TOPIC, linger_ms=5)) as producer,
+            self._careless.within(consuming) as consumer,
+        ):
+            while self._goes_on(until):
+                await self._pause(0.2 + 8 * self._plan.pause_s)
+                await self._turn(client, producer, consumer)
 
     async def _turn(self, client: txnclient.Client, producer: Producer, consumer: Consumer) -> None:
         values = [self._value() for _ in range(self._random.randrange(1, 6))]
@@ -195,7 +186,7 @@ class AckingLife:
         return named
 
     def _value(self) -> bytes:
-        return self._plan.value(self._ports.owner.name).encode()
+        return self._plan.value(self._name).encode()
 
     async def _ack_within(
         self, client: txnclient.Client, consumer: Consumer, txn: Transaction, messages: Sequence[Message]
@@ -253,10 +244,14 @@ def _values(messages: Sequence[Message]) -> tuple[str, ...]:
     return tuple(message.value.decode() for message in messages)
 
 
+def _places(messages: Sequence[Message]) -> dict[str, Place]:
+    return {message.value.decode(): place_of(message.id) for message in messages}
+
+
 class _Connections:
     """The process' transport, counted."""
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, ports: ClientPorts) -> None:
         self._transport = ports.transport
         self.opened = 0
 
@@ -268,29 +263,15 @@ class _Connections:
         return await self._transport.listen(address, handler)
 
 
-class AckingDrain:
-    """Runs at the end, when everything has healed and the process has ended."""
-
-    def __init__(self, ports: Ports, plan: Plan, log: AckingLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-
-    async def run(self) -> None:
-        ports, log = self._ports, self._log
-        async with txnclient.connect(
-            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        ) as client:
-            await client.create_topic(TOPIC, segments=SEGMENTS)
-            log.outcomes = await outcomes_of(client, list(dict.fromkeys(txn_id for txn_id, _ in log.within)))
-            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
-                async for message in reader:
-                    log.visible[message.value.decode()] = place_of(message.id)
-            async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
-                while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                    log.left |= {message.value.decode(): place_of(message.id) for message in messages}
-                    await consumer.ack(messages)
-            await self._ack_around(client)
+class AckingDrain(WorkloadDrain[AckingLog]):
+    async def _read(self, client: txnclient.Client) -> None:
+        log = self._log
+        await client.create_topic(TOPIC, segments=SEGMENTS)
+        log.outcomes = await outcomes_of(client, list(dict.fromkeys(txn_id for txn_id, _ in log.within)))
+        log.visible |= _places(await read_all(client, TOPIC))
+        async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
+            log.left |= _places(await take_all(consumer))
+        await self._ack_around(client)
 
     async def _ack_around(self, client: txnclient.Client) -> None:
         """Sends a cumulative ack over pending acks, in every segment, after a split or merge; then decides the
@@ -310,10 +291,7 @@ class AckingDrain:
             await consumer.ack_cumulative(messages[-1])
             await (txn.commit() if committed else txn.abort())
         async with client.consumer(TOPIC, SUBSCRIPTION, name="left", start="earliest") as consumer:
-            left: list[str] = []
-            while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                left += _values(messages)
-                await consumer.ack(messages)
+            left = list(_values(await take_all(consumer)))
         expected = [] if committed else [values[index] for index in some]
         if sorted(left) != sorted(expected):
             self._log.breaches.append(

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import txnclient
+from simulation.clients.careless import Careless, GivenUp, Mistake
+from simulation.clients.recorder import Draft, Recorder, key_of
 from simulation.judges.let_go import Lifetimes
-from simulation.workloads.careless import Careless, GivenUp, Mistake
-from simulation.workloads.recorder import Draft, Recorder, key_of
 from txnclient.producing.producer import Producer
 from txnclient.transactions.transaction import Transaction
 from txnwire.errors import ProducerFenced, TxnError, WouldBlock

@@ -7,17 +7,19 @@ two of these places.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import txnclient
-from simulation.workloads.workload import DRAIN_SILENCE_S, TOPICS, Plan
-from simulation.world.world import Ports
+from simulation.clients.draining import WorkloadDrain, read_all, take_all
+from simulation.clients.life import LoggedLife
+from simulation.clients.plan import TOPICS
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.dead_letters import ORIGIN_MESSAGE_ID
-from txnwire.errors import TopicNotFound, TxnError
+from txnwire.errors import TopicNotFound
 
 TOPIC = TOPICS[1]
 DEAD = "topic://public/sim/dead"
@@ -51,77 +53,36 @@ class DeadLog:
         yield from (f"dead letters: {value} is neither acked, moved nor left" for value in visible if value not in gone)
 
 
-class DeadLife:
-    """One life of the worker."""
+class DeadLife(LoggedLife[DeadLog]):
+    """One life of the worker. It ends after a while."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: DeadLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
-        self._name = ports.owner.name
-        self._careless = plan.caller(ports.random)
-
-    async def live(self) -> None:
-        """Returns when it cannot go on; it is then restarted."""
-        ports = self._ports
-        try:
-            opening = txnclient.connect(
-                self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            )
-            async with self._careless.within(opening) as client:
-                await self._careless.call(client.create_topic(TOPIC, segments=self._plan.segments))
-                until = ports.clock.monotonic() + self._random.uniform(5.0, 40.0)
-                consuming = client.consumer(
-                    TOPIC, SUBSCRIPTION, type="queue", prefetch=self._random.choice((5, 50)),
-                    max_redeliveries=self._random.choice((0, 1, 2)), dead_letter_topic=DEAD,
-                )  # fmt: skip
-                async with self._careless.within(consuming) as consumer:
-                    while self._plan.active and ports.clock.monotonic() < until:
-                        await self._turn(consumer)
-        except TxnError as error:
-            self._plan.met(self._name, error)
+    async def _work(self, client: txnclient.Client) -> None:
+        await self._careless.call(client.create_topic(TOPIC, segments=self._plan.segments))
+        until = self._now() + self._random.uniform(5.0, 40.0)
+        consuming = client.consumer(
+            TOPIC, SUBSCRIPTION, type="queue", prefetch=self._random.choice((5, 50)),
+            max_redeliveries=self._random.choice((0, 1, 2)), dead_letter_topic=DEAD,
+        )  # fmt: skip
+        async with self._careless.within(consuming) as consumer:
+            await self._repeat(partial(self._turn, consumer), pause_s=8 * self._plan.pause_s, until=until)
 
     async def _turn(self, consumer: Consumer) -> None:
-        await asyncio.sleep(self._random.expovariate(1 / (8 * self._plan.pause_s)))
-        try:
-            messages = await self._careless.call(consumer.receive_many(self._random.randrange(1, 12), timeout=1.0))
-            back = [message for message in messages if self._random.random() < GIVEN_UP_SHARE]
-            kept = [message for message in messages if message not in back]
-            if back:
-                await self._careless.call(consumer.nack(back, delay=self._random.choice((0.0, 0.5))))
-            if kept:
-                self._log.acked.update((message.value.decode(), None) for message in kept)
-                await self._careless.call(consumer.ack(kept))
-        except TxnError as error:
-            self._plan.met(self._name, error)
-            if error.fatal:
-                raise
+        messages = await self._careless.call(consumer.receive_many(self._random.randrange(1, 12), timeout=1.0))
+        back = [message for message in messages if self._random.random() < GIVEN_UP_SHARE]
+        kept = [message for message in messages if message not in back]
+        if back:
+            await self._careless.call(consumer.nack(back, delay=self._random.choice((0.0, 0.5))))
+        if kept:
+            self._log.acked.update((message.value.decode(), None) for message in kept)
+            await self._careless.call(consumer.ack(kept))
 
 
-class DeadDrain:
-    """Runs at the end, when everything has healed and the worker has ended."""
-
-    def __init__(self, ports: Ports, plan: Plan, log: DeadLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-
-    async def run(self) -> None:
-        ports, log = self._ports, self._log
-        async with txnclient.connect(
-            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        ) as client:
-            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
-                async for message in reader:
-                    log.visible.append(message.value.decode())
-            async with client.consumer(TOPIC, SUBSCRIPTION, type="queue") as consumer:
-                while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                    log.left += [message.value.decode() for message in messages]
-                    await consumer.ack(messages)
-            try:
-                async with client.reader(DEAD, start="earliest", end="latest") as reader:
-                    async for message in reader:
-                        log.dead.append((message.properties[ORIGIN_MESSAGE_ID], message.value.decode()))
-            except TopicNotFound:
-                return  # none has died
+class DeadDrain(WorkloadDrain[DeadLog]):
+    async def _read(self, client: txnclient.Client) -> None:
+        log = self._log
+        log.visible += [message.value.decode() for message in await read_all(client, TOPIC)]
+        async with client.consumer(TOPIC, SUBSCRIPTION, type="queue") as consumer:
+            log.left += [message.value.decode() for message in await take_all(consumer)]
+        with suppress(TopicNotFound):  # none has died
+            dead = await read_all(client, DEAD)
+            log.dead += [(message.properties[ORIGIN_MESSAGE_ID], message.value.decode()) for message in dead]

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 import txnclient
-from simulation.workloads.workload import TOPICS, ClientLife, Plan
-from simulation.world.world import Ports
+from simulation.clients.plan import TOPICS, ClientPorts, Plan
+from simulation.workloads.workload import ClientLife
+from txnclient.connection.opening import Opening
+from txnclient.consuming.consumer import Consumer
 from txnwire.errors import ExpiredTransaction, NotAllowed, TxnError
 
 KEY = "billing/nightly"
@@ -41,48 +44,40 @@ class KeyedLog:
 class KeyedLife(ClientLife):
     """One life of one holder."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: KeyedLog) -> None:
+    def __init__(self, ports: ClientPorts, plan: Plan, log: KeyedLog) -> None:
         super().__init__(ports, plan, subscription=SUBSCRIPTION)
         self._log = log
 
     async def live(self) -> None:
         """Returns when it is fenced, or cannot go on; it is then restarted."""
-        ports = self._ports
         together = self._random.random() < 0.5  # with the other one, if that waits as well
         await asyncio.sleep(4.0 - self._now() % 4.0 if together else self._random.expovariate(1 / 3.0))
-        try:
-            opening = txnclient.connect(
-                self._plan.url,
-                transaction_key=KEY,
-                timeout=self._random.uniform(3.0, 12.0),
-                transport=ports.transport,
-                clock=ports.clock,
-                random=ports.random,
-            )
-            async with self._careless.within(opening) as client:
-                self._log.connected(self._now())
-                await self._hold(client)
-        except ExpiredTransaction:
-            self._log.fenced += 1
-        except NotAllowed as error:
-            self._log.refused += 1
-            self._plan.met(self._name, error)
-        except TxnError as error:
-            self._plan.met(self._name, error)
+        await super().live()
 
-    async def _hold(self, client: txnclient.Client) -> None:
+    def _connect(self) -> Opening[txnclient.Client]:
+        return self._plan.connect(self._ports, transaction_key=KEY, timeout=self._random.uniform(3.0, 12.0))
+
+    def _ended_by(self, error: TxnError) -> None:
+        if isinstance(error, ExpiredTransaction):
+            self._log.fenced += 1
+            return
+        self._log.refused += isinstance(error, NotAllowed)
+        self._met(error)
+
+    async def _work(self, client: txnclient.Client) -> None:
+        self._log.connected(self._now())
         for topic in TOPICS:
             await self._careless.call(client.create_topic(topic, segments=self._plan.segments))
         producers = [await client.producer(topic, linger_ms=self._random.choice((0, 5))) for topic in TOPICS]
         consumer = await client.consumer(TOPIC, SUBSCRIPTION, name=self._name.partition(".")[0], start="earliest")
-        while self._plan.active:
-            await asyncio.sleep(self._random.expovariate(1 / (2 * self._plan.pause_s)))
-            try:
-                await self._transaction(client, producers, consumer)
-                self._failures = 0
-            except ExpiredTransaction:
-                raise
-            except TxnError as error:
-                self._plan.met(self._name, error)
-                self._judge_fitness(error)
-                consumer.rewind()
+
+        async def turn() -> None:
+            await self._transaction(client, producers, consumer)
+            self._failures = 0
+
+        await self._repeat(turn, pause_s=2 * self._plan.pause_s, failed=partial(self._failed, consumer))
+
+    def _failed(self, consumer: Consumer, error: TxnError) -> None:
+        if isinstance(error, ExpiredTransaction):
+            raise error
+        super()._failed(consumer, error)

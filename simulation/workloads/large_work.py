@@ -12,15 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import txnclient
-from simulation.workloads.careless import GivenUp
-from simulation.workloads.queue_work import outcomes_of
-from simulation.workloads.workload import Plan
-from simulation.world.world import Ports
+from simulation.clients.careless import GivenUp
+from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all
+from simulation.clients.life import LoggedLife, beside
 from txnclient.consuming.message import Message
 from txnclient.producing.large_values import send_large
 from txnclient.producing.outgoing import checked
-from txnclient.producing.producer import Producer
-from txnclient.transactions.transaction import Transaction
+from txnclient.producing.producer import Producer, producer_impl
+from txnclient.transactions.transaction import Transaction, transaction_impl
 from txnwire.errors import TxnError
 
 TOPIC = "topic://public/sim/large"
@@ -100,47 +99,24 @@ def content(value: str, pieces: int) -> bytes:
     return f"{value} {filler}".encode()[:length]
 
 
-class LargeLife:
+class LargeLife(LoggedLife[LargeLog]):
     """One life of the process."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: LargeLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
-        self._name = ports.owner.name
-        self._careless = plan.caller(ports.random)
-
-    async def live(self) -> None:
-        """Returns when it cannot go on; it is then restarted."""
-        ports = self._ports
-        try:
-            opening = txnclient.connect(
-                self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            )
-            async with self._careless.within(opening) as client:
-                await self._careless.call(client.create_topic(TOPIC, segments=1, autoscale=AUTOSCALE))
-                following = asyncio.ensure_future(self._follow(client))
-                try:
-                    room = self._random.choice((3 * PIECE_BYTES, 64 * 1024 * 1024))
-                    producing = client.producer(TOPIC, compression=None, buffer_bytes=room)
-                    async with self._careless.within(producing) as producer:
-                        while self._plan.active:
-                            await self._phase(client, producer)
-                finally:
-                    following.cancel()
-                    await asyncio.wait([following])
-                if not following.cancelled():
-                    following.result()
-        except TxnError as error:
-            self._plan.met(self._name, error)
+    async def _work(self, client: txnclient.Client) -> None:
+        await self._careless.call(client.create_topic(TOPIC, segments=1, autoscale=AUTOSCALE))
+        async with beside(self._follow(client)):
+            room = self._random.choice((3 * PIECE_BYTES, 64 * 1024 * 1024))
+            producing = client.producer(TOPIC, compression=None, buffer_bytes=room)
+            async with self._careless.within(producing) as producer:
+                while self._plan.active:
+                    await self._phase(client, producer)
 
     async def _phase(self, client: txnclient.Client, producer: Producer) -> None:
         """Works, or is nearly idle, for a while: segments become hot and cold."""
         pause_s = self._random.choice((0.1, 0.1, 3.0))
-        until = self._ports.clock.monotonic() + self._random.uniform(3.0, 15.0)
-        while self._plan.active and self._ports.clock.monotonic() < until:
-            await asyncio.sleep(self._random.expovariate(1 / pause_s))
+        until = self._now() + self._random.uniform(3.0, 15.0)
+        while self._goes_on(until):
+            await self._pause(pause_s)
             try:
                 txn = await self._careless.call(client.begin(timeout=self._random.choice((1.0, 15.0))))
             except GivenUp:
@@ -148,7 +124,7 @@ class LargeLife:
             try:
                 await self._transaction(txn, producer)
             except TxnError as error:
-                self._plan.met(self._name, error)
+                self._met(error)
                 # ▲ A7: its caller may commit although this failed, and half a value must not be there then.
                 forgetful = isinstance(error, GivenUp) and self._random.random() < 0.5
                 await self._careless.call(txn.commit() if forgetful else txn.abort())
@@ -165,7 +141,9 @@ class LargeLife:
                 await self._careless.call(producer.send(data, key=key, txn=txn))
             else:
                 head, overhead = checked(b"", key, None, None)
-                sending = send_large(producer, data, head, overhead, txn, piece_bytes=PIECE_BYTES)
+                sending = send_large(
+                    producer_impl(producer), data, head, overhead, transaction_impl(txn), piece_bytes=PIECE_BYTES
+                )
                 await self._careless.call(sending, weight=3)
             if self._random.random() < 0.2:
                 await asyncio.sleep(self._random.expovariate(1 / 0.3))
@@ -176,32 +154,21 @@ class LargeLife:
         while self._plan.active:
             try:
                 async with self._careless.within(client.reader(TOPIC, start="latest")) as reader:
-                    until = self._ports.clock.monotonic() + self._random.uniform(5.0, 30.0)
-                    while self._plan.active and self._ports.clock.monotonic() < until:
+                    until = self._now() + self._random.uniform(5.0, 30.0)
+                    while self._goes_on(until):
                         receiving = reader.receive_many(20, timeout=1.0)
                         came = self._log.received(await self._careless.call(receiving, weight=0.3))
                         self._log.seen += [value for _, value in came]
             except TxnError as error:
-                self._plan.met(self._name, error)
+                self._met(error)
                 await asyncio.sleep(0.5)
 
 
-class LargeDrain:
-    """Runs at the end, when everything has healed and the process has ended."""
+class LargeDrain(WorkloadDrain[LargeLog]):
+    def _anything_done(self) -> bool:
+        return bool(self._log.sends)
 
-    def __init__(self, ports: Ports, plan: Plan, log: LargeLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-
-    async def run(self) -> None:
-        ports, log = self._ports, self._log
-        if not log.sends:
-            return
-        async with txnclient.connect(
-            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        ) as client:
-            log.outcomes = await outcomes_of(client, list(dict.fromkeys(send.txn_id for send in log.sends)))
-            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
-                async for message in reader:
-                    log.visible += log.received([message])
+    async def _read(self, client: txnclient.Client) -> None:
+        log = self._log
+        log.outcomes = await outcomes_of(client, list(dict.fromkeys(send.txn_id for send in log.sends)))
+        log.visible += log.received(await read_all(client, TOPIC))

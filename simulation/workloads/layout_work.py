@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 
 import txnclient
 from segments.layout.topology import SEALED, Topology
+from simulation.clients.life import WorkloadLife
+from simulation.clients.plan import TOPICS, ClientPorts, Plan
 from simulation.judges.history import History, Place
-from simulation.workloads.workload import TOPICS, Plan
-from simulation.world.world import Ports
+from txnclient.connection.opening import Opening
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout
 from txnstore import keys
 from txnstore.records import Drained, LedgerRecord, TopicRecord, decode
@@ -37,52 +40,38 @@ RARE = (
 """What a judge counts."""
 
 
-class LayoutLife:
+class LayoutLife(WorkloadLife):
     """One life of the process that changes layouts. `pace_s`: the mean pause between two of its changes."""
 
-    def __init__(self, ports: Ports, plan: Plan, topics: Sequence[str], pace_s: float) -> None:
-        self._ports = ports
-        self._plan = plan
+    def __init__(self, ports: ClientPorts, plan: Plan, topics: Sequence[str], pace_s: float) -> None:
+        super().__init__(ports, plan)
         self._topics = topics
         self._pace_s = pace_s
-        self._random = ports.random
-        self._careless = plan.caller(ports.random)
 
-    async def live(self) -> None:
-        """Returns when it cannot go on; it is then restarted."""
-        ports = self._ports
-        try:
-            async with txnclient.connect(
-                self._plan.url,
-                timeout=self._random.choice((2.0, 20.0)),
-                transport=ports.transport,
-                clock=ports.clock,
-                random=ports.random,
-            ) as client:
-                while self._plan.active:
-                    await asyncio.sleep(self._random.expovariate(1 / self._pace_s))
-                    await self._change(client, self._random.choice(self._topics))
-        except TxnError as error:
-            self._met(error)
+    def _connect(self) -> Opening[txnclient.Client]:
+        return self._plan.connect(self._ports, timeout=self._random.choice((2.0, 20.0)))
+
+    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
+        return self._connect()
+
+    async def _work(self, client: txnclient.Client) -> None:
+        await self._repeat(partial(self._turn, client), pause_s=self._pace_s, failed=self._met)
 
     def _met(self, error: TxnError) -> None:
-        """Errors that a racing change may get: the layout has moved on, or is gone."""
+        """Not told: errors that a racing change may get, as the layout has moved on, or is gone."""
         if not isinstance(error, InvalidArgument | NotAllowed | TopicNotFound):
-            self._plan.met(self._ports.owner.name, error)
+            super()._met(error)
 
-    async def _change(self, client: txnclient.Client, topic: str) -> None:
-        try:
-            layout = await client.describe_topic(topic)
-            asked = [self._ask(client, layout)]
-            if self._random.random() < 0.2:
-                asked.append(self._ask(client, layout))  # S6: of two that race one loses cleanly, or both are one
-            for told in await asyncio.gather(*asked, return_exceptions=True):
-                if isinstance(told, BaseException):
-                    raise told
-                if self._random.random() < 0.3:
-                    await self._ask(client, told)
-        except TxnError as error:
-            self._met(error)
+    async def _turn(self, client: txnclient.Client) -> None:
+        layout = await client.describe_topic(self._random.choice(self._topics))
+        asked = [self._ask(client, layout)]
+        if self._random.random() < 0.2:
+            asked.append(self._ask(client, layout))  # S6: of two that race one loses cleanly, or both are one
+        for told in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(told, BaseException):
+                raise told
+            if self._random.random() < 0.3:
+                await self._ask(client, told)
 
     async def _ask(self, client: txnclient.Client, layout: TopicLayout) -> TopicLayout:
         active = layout.active

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 
 from coordinator_v5 import transaction_keys
-from simulation.workloads.workload import Plan
+from simulation.clients.plan import Plan
 from simulation.world.world import Ports
 from txnstore import keys
 from txnstore.writes.key_transitions import read_key

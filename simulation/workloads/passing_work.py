@@ -11,15 +11,13 @@ One process does all the work, so that it knows everything; it may be killed at 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import txnclient
-from simulation.workloads.queue_work import outcomes_of
-from simulation.workloads.workload import DRAIN_SILENCE_S, Plan
-from simulation.world.world import Ports
+from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all, take_all
+from simulation.clients.life import LoggedLife
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.message import Message
 from txnclient.producing.producer import Producer
@@ -109,33 +107,20 @@ class PassingLog:
         )
 
 
-class PassingLife:
+class PassingLife(LoggedLife[PassingLog]):
     """One life of the process."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: PassingLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
-        self._name = ports.owner.name
-        self._careless = plan.caller(ports.random)
+    async def _work(self, client: txnclient.Client) -> None:
+        while self._plan.active:
+            await self._one_topic(client)
 
-    async def live(self) -> None:
-        """Returns when it cannot go on; it is then restarted."""
-        ports = self._ports
-        try:
-            opening = txnclient.connect(
-                self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            )
-            async with self._careless.within(opening) as client:
-                while self._plan.active:
-                    await self._one_topic(client)
-        except (TopicNotFound, SubscriptionNotFound):
-            # A deletion requested by a former life, and under way when that was killed, has landed late.
-            if self._log.generations:
-                self._log.current.deleting = True
-        except TxnError as error:
-            self._plan.met(self._name, error)
+    def _ended_by(self, error: TxnError) -> None:
+        """A topic or subscription is not found: a deletion requested by a former life, and under way when that was
+        killed, has landed late."""
+        if not isinstance(error, TopicNotFound | SubscriptionNotFound):
+            self._met(error)
+        elif self._log.generations:
+            self._log.current.deleting = True
 
     async def _one_topic(self, client: txnclient.Client) -> None:
         """Goes on with the current topic, or makes the next."""
@@ -152,9 +137,9 @@ class PassingLife:
         one = log.current
         creating = client.create_topic(TOPIC, segments=one.segments, retention_ms=one.retention_ms)
         await self._careless.call(creating)
-        until = self._ports.clock.monotonic() + self._random.uniform(2.0, 25.0)
+        until = self._now() + self._random.uniform(2.0, 25.0)
         async with self._careless.within(client.producer(TOPIC)) as producer:
-            while self._plan.active and self._ports.clock.monotonic() < until:
+            while self._goes_on(until):
                 await self._one_subscription(client, one, producer)
         if self._plan.active:
             one.deleting = True
@@ -171,9 +156,9 @@ class PassingLife:
         consuming = client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest")
         async with self._careless.within(consuming) as consumer:
             one.joined = True
-            until = self._ports.clock.monotonic() + self._random.uniform(1.0, 10.0)
-            while self._plan.active and self._ports.clock.monotonic() < until:
-                await asyncio.sleep(self._random.expovariate(1 / (4 * self._plan.pause_s)))
+            until = self._now() + self._random.uniform(1.0, 10.0)
+            while self._goes_on(until):
+                await self._pause(4 * self._plan.pause_s)
                 if self._random.random() < 0.2:
                     await self._send_plain(one, producer)
                 else:
@@ -211,42 +196,31 @@ class PassingLife:
                 await self._careless.call(consumer.ack(messages, txn=txn))
             await self._careless.call(txn.abort() if self._random.random() < ABORTED_SHARE else txn.commit())
         except TxnError as error:
-            self._plan.met(self._name, error) if not isinstance(error, TopicNotFound | SubscriptionNotFound) else None
+            if not isinstance(error, TopicNotFound | SubscriptionNotFound):
+                self._met(error)
             await self._careless.call(txn.abort())
             raise
 
 
-class PassingDrain:
-    """Runs at the end, when everything has healed and the process has ended."""
+class PassingDrain(WorkloadDrain[PassingLog]):
+    def _anything_done(self) -> bool:
+        return bool(self._log.generations)
 
-    def __init__(self, ports: Ports, plan: Plan, log: PassingLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-
-    async def run(self) -> None:
-        ports, log = self._ports, self._log
-        if not log.generations:
-            return
-        async with txnclient.connect(
-            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        ) as client:
-            log.outcomes = await outcomes_of(client, list(log.attempts))
-            one = log.current
-            if one.deleting or one.unsubscribing:
-                return  # it is unknown how far that has come
-            with suppress(TopicNotFound):
-                log.visible += await _read_all(client)
-                async with client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest") as consumer:
-                    while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                        log.left += [message.value.decode() for message in messages]
-                        await consumer.ack(messages)  # children come once their parents are drained
-                    log.drained = True
+    async def _read(self, client: txnclient.Client) -> None:
+        log = self._log
+        log.outcomes = await outcomes_of(client, list(log.attempts))
+        one = log.current
+        if one.deleting or one.unsubscribing:
+            return  # it is unknown how far that has come
+        with suppress(TopicNotFound):
+            log.visible += await _read_untrimmed(client)
+            async with client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest") as consumer:
+                log.left += [message.value.decode() for message in await take_all(consumer)]
+                log.drained = True
 
 
-async def _read_all(client: txnclient.Client) -> list[str]:
+async def _read_untrimmed(client: txnclient.Client) -> list[str]:
     """Starts the read again if retention takes something meanwhile: the rest may be a part of a transaction."""
     while True:
         with suppress(DataTrimmed):
-            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
-                return [message.value.decode() async for message in reader]
+            return [message.value.decode() for message in await read_all(client, TOPIC)]

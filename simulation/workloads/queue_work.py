@@ -7,13 +7,14 @@ message was acked by a committed transaction or is still there, never both.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import txnclient
-from simulation.workloads.workload import DRAIN_SILENCE_S, TOPICS, Plan
-from simulation.world.world import Ports
+from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all, take_all
+from simulation.clients.life import LoggedLife
+from simulation.clients.plan import TOPICS
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.message import Message
 from txnwire.errors import TxnError
@@ -62,50 +63,26 @@ class QueueLog:
         yield from (f"queue: {value} was acked and is not visible" for value in owners if value not in visible)
 
 
-class QueueLife:
-    """One life of one worker."""
+class QueueLife(LoggedLife[QueueLog]):
+    """One life of one worker. It ends after a while."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: QueueLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
-        self._name = ports.owner.name
-        self._careless = plan.caller(ports.random)
-
-    async def live(self) -> None:
-        """Returns when it cannot go on, or after a while; it is then restarted, as under a supervisor."""
-        ports = self._ports
-        try:
-            opening = txnclient.connect(
-                self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-            )
-            async with self._careless.within(opening) as client:
-                await self._careless.call(client.create_topic(TOPIC, segments=self._plan.segments))
-                until = ports.clock.monotonic() + self._random.uniform(5.0, 60.0)
-                prefetch = self._random.choice((1, 10, 200))
-                consuming = client.consumer(TOPIC, SUBSCRIPTION, type="queue", prefetch=prefetch)
-                async with self._careless.within(consuming) as consumer:
-                    while self._plan.active and ports.clock.monotonic() < until:
-                        await self._turn(client, consumer)
-        except TxnError as error:
-            self._plan.met(self._name, error)
+    async def _work(self, client: txnclient.Client) -> None:
+        await self._careless.call(client.create_topic(TOPIC, segments=self._plan.segments))
+        until = self._now() + self._random.uniform(5.0, 60.0)
+        prefetch = self._random.choice((1, 10, 200))
+        consuming = client.consumer(TOPIC, SUBSCRIPTION, type="queue", prefetch=prefetch)
+        async with self._careless.within(consuming) as consumer:
+            await self._repeat(partial(self._turn, client, consumer), pause_s=8 * self._plan.pause_s, until=until)
 
     async def _turn(self, client: txnclient.Client, consumer: Consumer) -> None:
-        await asyncio.sleep(self._random.expovariate(1 / (8 * self._plan.pause_s)))
-        try:
-            receiving = consumer.receive_many(self._random.randrange(1, 20), timeout=1.0)
-            messages = await self._careless.call(receiving)
-            self._log.delivered += len(messages)
-            self._log.again += sum(1 for message in messages if message.redelivery_count)
-            if messages:
-                await self._work(client, consumer, messages)
-        except TxnError as error:
-            self._plan.met(self._name, error)
-            if error.fatal:
-                raise
+        receiving = consumer.receive_many(self._random.randrange(1, 20), timeout=1.0)
+        messages = await self._careless.call(receiving)
+        self._log.delivered += len(messages)
+        self._log.again += sum(1 for message in messages if message.redelivery_count)
+        if messages:
+            await self._transaction(client, consumer, messages)
 
-    async def _work(self, client: txnclient.Client, consumer: Consumer, messages: Sequence[Message]) -> None:
+    async def _transaction(self, client: txnclient.Client, consumer: Consumer, messages: Sequence[Message]) -> None:
         kept = [message for message in messages if self._random.random() > GIVEN_UP_SHARE]
         back = [message for message in messages if message not in kept]
         if back:
@@ -124,33 +101,10 @@ class QueueLife:
             raise
 
 
-class QueueDrain:
-    """Runs at the end, when everything has healed and no worker runs."""
-
-    def __init__(self, ports: Ports, plan: Plan, log: QueueLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-
-    async def run(self) -> None:
-        ports, log = self._ports, self._log
-        async with txnclient.connect(
-            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        ) as client:
-            log.outcomes = await outcomes_of(client, [taken.txn_id for taken in log.taken])
-            async with client.reader(TOPIC, start="earliest", end="latest") as reader:
-                async for message in reader:
-                    log.visible.append(message.value.decode())
-            async with client.consumer(TOPIC, SUBSCRIPTION, type="queue") as consumer:
-                while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
-                    log.left += [message.value.decode() for message in messages]
-                    await consumer.ack(messages)
-
-
-async def outcomes_of(client: txnclient.Client, txn_ids: Sequence[str]) -> dict[str, str]:
-    ids = [txnclient.TxnId.parse(text) for text in txn_ids]
-    found: dict[str, str] = {}
-    for start in range(0, len(ids), 200):
-        told: Mapping[txnclient.TxnId, str] = await client.outcomes(ids[start : start + 200])
-        found |= {str(txn_id): outcome for txn_id, outcome in told.items()}
-    return found
+class QueueDrain(WorkloadDrain[QueueLog]):
+    async def _read(self, client: txnclient.Client) -> None:
+        log = self._log
+        log.outcomes = await outcomes_of(client, [taken.txn_id for taken in log.taken])
+        log.visible += [message.value.decode() for message in await read_all(client, TOPIC)]
+        async with client.consumer(TOPIC, SUBSCRIPTION, type="queue") as consumer:
+            log.left += [message.value.decode() for message in await take_all(consumer)]

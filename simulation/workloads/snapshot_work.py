@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 import txnclient
+from simulation.clients.careless import Careless
+from simulation.clients.recorder import Draft, Positions, Recorder
 from simulation.judges.history import Poll
-from simulation.workloads.careless import Careless
-from simulation.workloads.recorder import Draft, Positions, Recorder
 from txnclient.consuming.message import Message
 from txnclient.reading.snapshot import Snapshot, Span
 from txnwire.errors import TxnError

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
 import txnclient
-from simulation.workloads.workload import Plan
-from simulation.world.world import Ports
+from simulation.clients.life import LoggedLife
 from txnclient.consuming.consumer import Consumer
 from txnclient.producing.producer import Producer
 from txnwire.errors import SubscriptionNotFound, TxnError
@@ -50,30 +49,19 @@ class StayingLog:
             yield "staying: it could not send what was left once everything had healed"
 
 
-class StayingLife:
+class StayingLife(LoggedLife[StayingLog]):
     """One life of the process. It goes on after the end of the work until it is killed."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: StayingLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
-        self._name = ports.owner.name
-
     async def live(self) -> None:
-        ports = self._ports
         while True:
-            try:
-                async with txnclient.connect(
-                    self._plan.url, timeout=10.0, transport=ports.transport, clock=ports.clock, random=ports.random
-                ) as client:
-                    await client.create_topic(TOPIC, segments=1)
-                    await self._work(client)
-            except TxnError as error:
-                self._plan.met(self._name, error)
+            await super().live()
             await asyncio.sleep(0.5)
 
+    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
+        return self._connect()
+
     async def _work(self, client: txnclient.Client) -> None:
+        await client.create_topic(TOPIC, segments=1)
         works = (self._send(client), self._stay(client, STREAM, "stream"), self._stay(client, QUEUE, "queue"))
         tasks = [asyncio.ensure_future(work) for work in (*works, self._use_again(client))]
         try:
@@ -88,7 +76,7 @@ class StayingLife:
     async def _send(self, client: txnclient.Client) -> None:
         async with client.producer(TOPIC) as producer:
             while self._plan.active:
-                await asyncio.sleep(self._random.expovariate(1.0))
+                await self._pause(1.0)
                 await self._send_one(producer)
                 if self._random.random() < 0.1:
                     await self._change_layout(client)
@@ -110,7 +98,7 @@ class StayingLife:
         except TxnError as error:
             for values in due:
                 values.pop(value, None)
-            self._plan.met(self._name, error)
+            self._met(error)
 
     async def _change_layout(self, client: txnclient.Client) -> None:
         active = (await client.describe_topic(TOPIC)).active
@@ -139,7 +127,7 @@ class StayingLife:
         except TxnError as error:
             if error.fatal or isinstance(error, SubscriptionNotFound):
                 raise
-            self._plan.met(self._name, error)
+            self._met(error)
 
     # ---- made again ----
 
@@ -149,7 +137,7 @@ class StayingLife:
             await self._receive_for_a_while(consumer)
             deleting = asyncio.ensure_future(self._delete(client, consumer))
             try:
-                await asyncio.sleep(self._random.expovariate(1 / 0.03))
+                await self._pause(0.03)
                 consumer = await self._open_again(client)
                 await deleting
             finally:
@@ -178,7 +166,7 @@ class StayingLife:
         except SubscriptionNotFound:
             pass  # it is not there any more
         except TxnError as error:
-            self._plan.met(self._name, error)
+            self._met(error)
         finally:
             await consumer.close()
 
@@ -190,5 +178,5 @@ class StayingLife:
             except SubscriptionNotFound:
                 pass  # of the one before
             except TxnError as error:
-                self._plan.met(self._name, error)
+                self._met(error)
             await asyncio.sleep(0.05)

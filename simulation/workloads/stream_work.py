@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import txnclient
+from simulation.clients.draining import WorkloadDrain
+from simulation.clients.life import LoggedLife
 from simulation.workloads.large_work import AUTOSCALE
 from simulation.workloads.large_work import TOPIC as LARGE_TOPIC
-from simulation.workloads.workload import Plan
-from simulation.world.world import Ports
+from txnclient.connection.opening import Opening
 from txnclient.reading.entries import EntryHead
 from txnclient.reading.snapshot import SegmentBounds, Snapshot, Span
 from txnwire.errors import TxnError
@@ -104,48 +107,27 @@ def _told(shown: Sequence[ShownMessage]) -> str:
     return ", ".join(f"{one.value.partition(' ')[0]} at {one.position}" for one in shown) or "nothing"
 
 
-class StreamLife:
+class StreamLife(LoggedLife[StreamLog]):
     """One life of the process."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: StreamLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-        self._random = ports.random
-        self._name = ports.owner.name
-        self._careless = plan.caller(ports.random)
+    def _connect(self) -> Opening[txnclient.Client]:
+        return self._plan.connect(self._ports, timeout=self._random.uniform(3.0, 12.0))
 
-    async def live(self) -> None:
-        """Returns when it cannot go on; it is then restarted."""
-        ports = self._ports
-        try:
-            async with txnclient.connect(
-                self._plan.url,
-                timeout=self._random.uniform(3.0, 12.0),
-                transport=ports.transport,
-                clock=ports.clock,
-                random=ports.random,
-            ) as client:
-                await self.go_on(client)
-        except TxnError as error:
-            self._plan.met(self._name, error)
+    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
+        return self._connect()
 
-    async def go_on(self, client: txnclient.Client) -> None:
+    async def _work(self, client: txnclient.Client) -> None:
         for topic in self._log.topics:
             if topic == LARGE_TOPIC:
                 await client.create_topic(topic, segments=1, autoscale=AUTOSCALE)
             else:
                 await client.create_topic(topic, segments=self._plan.segments)
-        while self._plan.active:
-            await asyncio.sleep(self._random.expovariate(1 / PAUSE_S))
-            try:
-                await self._careless.call(self.step(client), awaits=20)
-                if self._log.done and self._random.random() < AGAIN_SHARE:
-                    await self._careless.call(self._read(client, self._random.randrange(self._log.done)), awaits=20)
-            except TxnError as error:
-                self._plan.met(self._name, error)
-                if error.fatal:
-                    raise
+        await self._repeat(partial(self._turn, client), pause_s=PAUSE_S)
+
+    async def _turn(self, client: txnclient.Client) -> None:
+        await self._careless.call(self.step(client), awaits=20)
+        if self._log.done and self._random.random() < AGAIN_SHARE:
+            await self._careless.call(self._read(client, self._random.randrange(self._log.done)), awaits=20)
 
     async def step(self, client: txnclient.Client) -> bool:
         """Does the step under way, or else the next one. Returns False if nothing was added."""
@@ -211,7 +193,7 @@ class StreamLife:
             except TxnError as error:
                 if number == TRIES or error.fatal:
                     raise
-                self._plan.met(self._name, error)
+                self._met(error)
                 await asyncio.sleep(self._random.expovariate(1 / 0.5))
         raise AssertionError("the last try returns or raises")
 
@@ -260,24 +242,16 @@ async def _beginning(client: txnclient.Client, cut: Snapshot) -> Snapshot:
     return replace(cut, topics=topics, pending=(), aborted=(), losers=(), counted={})
 
 
-class StreamDrain:
-    """Runs at the end, when everything has healed and the process has ended: the rest of the stream."""
+class StreamDrain(WorkloadDrain[StreamLog]):
+    """Reads the rest of the stream."""
 
-    def __init__(self, ports: Ports, plan: Plan, log: StreamLog) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._log = log
-
-    async def run(self) -> None:
-        ports, log = self._ports, self._log
-        async with txnclient.connect(
-            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        ) as client:
-            life = StreamLife(ports, self._plan, log)
-            while await life.step(client):
-                pass
-            first, last = Snapshot.from_json(log.cuts[0]), Snapshot.from_json(log.cuts[-1])
-            async with client.reader(list(log.topics), start=first, end=last) as reader:
-                while not reader.ended:
-                    log.expected.update(message.value.decode() for message in await reader.receive_many(500))
+    async def _read(self, client: txnclient.Client) -> None:
+        log = self._log
+        life = StreamLife(self._ports, self._plan, log)
+        while await life.step(client):
+            pass
+        first, last = Snapshot.from_json(log.cuts[0]), Snapshot.from_json(log.cuts[-1])
+        async with client.reader(list(log.topics), start=first, end=last) as reader:
+            while not reader.ended:
+                log.expected.update(message.value.decode() for message in await reader.receive_many(500))
         log.ended = True

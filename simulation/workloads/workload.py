@@ -5,147 +5,52 @@ back."""
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import txnclient
-from simulation.faults.damage import invents_a_failure, names_a_file
+from simulation.clients.careless import GivenUp
+from simulation.clients.draining import CALL_TIMEOUT_S, DRAIN_SILENCE_S
+from simulation.clients.life import WorkloadLife, beside
+from simulation.clients.plan import SUBSCRIPTION, TOPICS, ClientPorts, Plan
+from simulation.clients.recorder import Draft, Positions, key_of
 from simulation.judges.history import Ack
-from simulation.judges.let_go import Lifetimes
-from simulation.workloads.careless import Careless, GivenUp
 from simulation.workloads.careless_work import CarelessNames, CarelessWork
-from simulation.workloads.recorder import Draft, Positions, Recorder, key_of
-from simulation.workloads.shared_work import SharedParts, SharedWork, ask_shared
+from simulation.workloads.shared_work import SharedWork, ask_shared
 from simulation.workloads.snapshot_work import SnapshotWork
+from txnclient.connection.opening import Opening
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.message import Message
 from txnclient.producing.producer import Producer
 from txnclient.reading.reader import Reader
 from txnclient.transactions.transaction import Transaction, TransactionState
 from txnwire.errors import (
-    ConnectionLost,
-    DataCorrupt,
     InvalidTxnState,
     NotAllowed,
-    NotOwner,
-    Overloaded,
-    StoreFull,
-    StoreUnavailable,
-    Timeout,
-    TxnConflict,
     TxnError,
-    WouldBlock,
 )
 from txnwire.ids import MessageId, TxnId
-from txnwire.ports import Clock, Transport
 
-TOPICS = ("topic://public/sim/in", "topic://aborted/watermark/out")
-"""The second topic's names look like parts of keys."""
-SUBSCRIPTION = "workers"
 KEYS = 6
 ABORT_SHARE = 0.1
 FORGETFUL_SHARE = 0.5
 """Share of cancelled acks after which the caller aborts; otherwise it goes on and commits."""
 COMMIT_TRIES = 3
 TXN_TIMEOUT_S = 15.0
-DRAIN_SILENCE_S = 8.0
 UNEVEN_SHARE = 0.4
 """Share of bursts of plain sends that have long messages among short ones."""
 LONG_BYTES = 1500
 """Size of a long message: brokers with the smallest ledgers take in only a few at once."""
 
 
-EXPECTED = (InvalidTxnState, TxnConflict, NotAllowed, WouldBlock, NotOwner, StoreUnavailable, StoreFull, Overloaded,
-            ConnectionLost, Timeout, GivenUp)  # fmt: skip
-"""Errors that clients may meet during faults. Any other is a finding: corrupt data, internal errors, lost ids."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """Shared by one run's clients. `active`: they stop taking up new work once it is False."""
-
-    url: str
-    recorder: Recorder
-    segments: int = 2
-    """Initial segments of each topic."""
-    subscriptions: tuple[tuple[str, str], ...] = ((TOPICS[0], SUBSCRIPTION),)
-    """(topic, stream subscription) of everything in the history."""
-    pause_s: float = 0.15
-    """Mean pause of a client between two operations."""
-    active: bool = True
-    careless: float = 0.0
-    """Share of calls that clients cancel (`simulation.workloads.careless`)."""
-    lifetimes: Lifetimes = field(default_factory=Lifetimes)
-    cut: int = 0
-    """Number of cancelled calls."""
-    next_value: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    """How often clients met which error, for the report."""
-    unexpected: list[str] = field(default_factory=list)
-    damaged: Callable[[], bool] = lambda: False
-    """Whether bits have flipped on some disk: then clients may get errors about damaged files."""
-    unreadable: Callable[[], Container[str]] = tuple
-    """Files that some disk has failed to read: then clients may get errors about these."""
-    resolved: int = 0
-    """Transactions whose outcome only the final question showed."""
-    shared: SharedParts = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.shared = SharedParts(self.recorder)
-
-    def value(self, process: str) -> str:
-        self.next_value += 1
-        return f"{process}-{self.next_value}"
-
-    def caller(self, chance: random.Random) -> Careless:
-        return Careless(chance, self.careless, self._was_cut)
-
-    def _was_cut(self) -> None:
-        self.cut += 1
-
-    def met(self, process: str, error: TxnError) -> None:
-        name = type(error).__name__
-        self.errors[name] = self.errors.get(name, 0) + 1
-        if isinstance(error, DataCorrupt) and self.damaged() and names_a_file(str(error)):
-            return
-        if not isinstance(error, EXPECTED) or invents_a_failure(str(error), self.unreadable()):
-            self.unexpected.append(f"{self.recorder.now():.3f} {process}: {name}: {error}")
-
-
-class NamedDraft(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-class ClientPorts(Protocol):
-    """A client process' ports. `owner.name` is the process', unique for each of its lives."""
-
-    @property
-    def owner(self) -> NamedDraft: ...
-    @property
-    def transport(self) -> Transport: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def random(self) -> random.Random: ...
-
-
-class ClientLife:
+class ClientLife(WorkloadLife):
     """One life of one client process: runs until it is killed, unfit, or the plan ends."""
 
     def __init__(self, ports: ClientPorts, plan: Plan, *, subscription: str = SUBSCRIPTION) -> None:
-        self._ports = ports
-        self._plan = plan
-        self._random = ports.random
-        self._name = ports.owner.name
-        self._now = ports.clock.monotonic
+        super().__init__(ports, plan)
         self._subscription = subscription
         self._positions = Positions(self._now, subscription)
         self._failures = 0
-        self._careless = plan.caller(self._random)
         self._shared = SharedWork(plan.shared, self._name, self._random, self._now, plan.met, self._careless)
         self._thoughtless = CarelessWork(
             self._careless,
@@ -156,38 +61,18 @@ class ClientLife:
             plan.lifetimes,
             commit=self._commit,
             abort=self._abort,
-            met=lambda error: plan.met(self._name, error),
+            met=self._met,
         )
 
-    async def live(self) -> None:
-        """Returns when it cannot go on: the process is then restarted, as under a supervisor."""
-        try:
-            opening = txnclient.connect(
-                self._plan.url,
-                client_name=self._name.partition(".")[0],
-                timeout=self._random.uniform(3.0, 12.0),
-                transport=self._ports.transport,
-                clock=self._ports.clock,
-                random=self._ports.random,
-            )
-            async with self._careless.within(opening) as client:
-                await self._work(client)
-        except TxnError as error:
-            self._plan.met(self._name, error)
+    def _connect(self) -> Opening[txnclient.Client]:
+        client_name = self._name.partition(".")[0]
+        return self._plan.connect(self._ports, client_name=client_name, timeout=self._random.uniform(3.0, 12.0))
 
     async def _work(self, client: txnclient.Client) -> None:
         for topic in TOPICS:
             await self._careless.call(client.create_topic(topic, segments=self._plan.segments))
-        beside = [asyncio.ensure_future(self._follow(client)), asyncio.ensure_future(self._take_snapshots(client))]
-        try:
+        async with beside(self._follow(client), self._take_snapshots(client)):
             await self._transact(client)
-        finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.wait(beside)
-        for task in beside:
-            if not task.cancelled():
-                task.result()
 
     # --- a reader beside the worker ---
 
@@ -200,12 +85,12 @@ class ClientLife:
                 async with self._careless.within(client.reader(list(TOPICS), start="earliest")) as reader:
                     await self._follow_one(process, reader, positions, until=self._now() + self._random.uniform(5, 60))
             except TxnError as error:
-                self._plan.met(self._name, error)
+                self._met(error)
                 await asyncio.sleep(0.5)
             process += "'"
 
     async def _follow_one(self, process: str, reader: Reader, positions: Positions, *, until: float) -> None:
-        while self._plan.active and self._now() < until:
+        while self._goes_on(until):
             messages = await self._careless.call(reader.receive_many(50, timeout=1.0), weight=0.3)
             if messages:
                 draft = self._plan.recorder.begin(process, "read")
@@ -222,7 +107,7 @@ class ClientLife:
             found=self._plan.unexpected.append,
             careless=self._careless,
         )
-        await work.go_on(client, lambda: self._plan.active, lambda error: self._plan.met(self._name, error))
+        await work.go_on(client, lambda: self._plan.active, self._met)
 
     # --- the worker ---
 
@@ -235,35 +120,36 @@ class ClientLife:
             start="earliest",
             prefetch=self._random.choice((2, 20, 1000)),
         )
-        while self._plan.active:
-            await asyncio.sleep(self._random.expovariate(1 / self._plan.pause_s))
-            step = self._random.random()
-            try:
-                if step < 0.1:
-                    await self._plain_sends(producers, 1)
-                elif step < 0.2:
-                    await self._plain_sends(producers, self._random.randrange(2, 20))
-                elif step < 0.25:
-                    await self._plain_ack(consumer)
-                elif step < 0.37:
-                    await self._thoughtless.step(client)
-                elif step < 0.49:
-                    await self._shared.take_part(client, partial(self._step, producers=producers, consumer=consumer))
-                else:
-                    await self._transaction(client, producers, consumer)
-                self._failures = 0
-            except TxnError as error:
-                self._plan.met(self._name, error)
-                self._judge_fitness(error)
-                consumer.rewind()
 
-    def _judge_fitness(self, error: TxnError) -> None:
+        async def turn() -> None:
+            await self._turn(client, producers, consumer)
+            self._failures = 0
+
+        await self._repeat(turn, pause_s=self._plan.pause_s, failed=partial(self._failed, consumer))
+
+    async def _turn(self, client: txnclient.Client, producers: list[Producer], consumer: Consumer) -> None:
+        step = self._random.random()
+        if step < 0.1:
+            await self._plain_sends(producers, 1)
+        elif step < 0.2:
+            await self._plain_sends(producers, self._random.randrange(2, 20))
+        elif step < 0.25:
+            await self._plain_ack(consumer)
+        elif step < 0.37:
+            await self._thoughtless.step(client)
+        elif step < 0.49:
+            await self._shared.take_part(client, partial(self._step, producers=producers, consumer=consumer))
+        else:
+            await self._transaction(client, producers, consumer)
+
+    def _failed(self, consumer: Consumer, error: TxnError) -> None:
         """Raises `error` if this client cannot go on, or has failed too often in a row."""
-        if isinstance(error, GivenUp):
-            return
-        self._failures += 1
-        if self._failures > 8 or (error.fatal and not isinstance(error, NotAllowed)):
-            raise error
+        self._met(error)
+        if not isinstance(error, GivenUp):
+            self._failures += 1
+            if self._failures > 8 or (error.fatal and not isinstance(error, NotAllowed)):
+                raise error
+        consumer.rewind()
 
     def _key(self) -> str:
         """Keys rotate: a few at a time are in use."""
@@ -383,7 +269,7 @@ class ClientLife:
                     self._plan.recorder.end(draft, "failed")  # it failed before a request to commit it was sent
                     raise
                 failure = error
-                self._plan.met(self._name, error)
+                self._met(error)
             else:
                 draft.reported("committed")
                 self._plan.recorder.end(draft, "ok")
@@ -421,10 +307,7 @@ class Drain:
         self.finished = False
 
     async def run(self) -> None:
-        ports = self._ports
-        async with txnclient.connect(
-            self._plan.url, timeout=30.0, transport=ports.transport, clock=ports.clock, random=ports.random
-        ) as client:
+        async with self._plan.connect(self._ports, timeout=CALL_TIMEOUT_S) as client:
             await self._ask_outcomes(client)
             await self._read_all(client)
             for topic, subscription in self._plan.subscriptions:

@@ -139,24 +139,18 @@ class Process:
         return result.revision
 
 
+def fresh_etcd() -> MemoryEtcd:
+    """An etcd in memory, on the running loop's time."""
+    return MemoryEtcd(StepClock())
+
+
 def in_virtual_time(scenario: Callable[[MemoryEtcd], Coroutine[object, object, T]]) -> T:
     """Run a scenario over a fresh etcd in memory, on a virtual loop."""
 
     async def body() -> T:
-        return await scenario(MemoryEtcd(StepClock()))
+        return await scenario(fresh_etcd())
 
     return run(body())
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 300.0) -> float:
-    """Wait (in virtual time) until `condition` holds; how long that took, in seconds."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    while not condition():
-        if loop.time() - started > limit_s:
-            raise AssertionError(f"not within {limit_s} s")
-        await asyncio.sleep(0.01)
-    return loop.time() - started
 
 
 def open_headers(etcd: MemoryEtcd) -> list[TxnId]:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from coordinator_v5.balance import Share, share
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Connection, Process, headers, in_virtual_time, open_headers, until
+from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, headers, open_headers
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import COMMITTED, Header, decode
@@ -90,104 +92,100 @@ def counts(*processes: Process) -> list[int]:
     return [len(process.coordinator.owned_tcids) for process in processes]
 
 
-def test_who_joins_gets_its_share_and_nobody_s_transaction_is_aborted() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        one = await Process(etcd, "one", SIXTEEN).start()
-        assert counts(one) == [16]
-        clients = [Connection(f"client-{number}") for number in range(4)]
-        begun = [
-            (client, (await one.coordinator.begin(tcid, connection=client)).txn_id)
-            for tcid in range(16)
-            for client in clients
-        ]
-        other = await Process(etcd, "two", SIXTEEN).start()
-        third = await Process(etcd, "three", SIXTEEN).start()
-        processes = (one, other, third)
-        took_s = await until(lambda: sorted(counts(*processes)) == [5, 5, 6])
-        assert 1.5 < took_s < 5.0, "once nobody has come or gone for a while"
-        for client in clients:  # as clients do when the cluster's coordinators change
-            for process in processes:
-                await process.coordinator.announce(client, [txn_id for of, txn_id in begun if of is client])
-        await asyncio.sleep(20.0)
-        assert open_headers(etcd) == sorted(txn_id for _, txn_id in begun)
-        assert sorted(counts(*processes)) == [5, 5, 6]
-        for _, txn_id in begun:
-            owner = next(process for process in processes if txn_id.tcid in process.coordinator.owned_tcids)
-            assert (await owner.coordinator.end(txn_id, commit=True)).state == COMMITTED
+@virtual_time
+async def test_who_joins_gets_its_share_and_nobody_s_transaction_is_aborted() -> None:
+    etcd = fresh_etcd()
+    one = await Process(etcd, "one", SIXTEEN).start()
+    assert counts(one) == [16]
+    clients = [Connection(f"client-{number}") for number in range(4)]
+    begun = [
+        (client, (await one.coordinator.begin(tcid, connection=client)).txn_id)
+        for tcid in range(16)
+        for client in clients
+    ]
+    other = await Process(etcd, "two", SIXTEEN).start()
+    third = await Process(etcd, "three", SIXTEEN).start()
+    processes = (one, other, third)
+    took_s = await until(lambda: sorted(counts(*processes)) == [5, 5, 6])
+    assert 1.5 < took_s < 5.0, "once nobody has come or gone for a while"
+    for client in clients:  # as clients do when the cluster's coordinators change
         for process in processes:
-            await process.close()
+            await process.coordinator.announce(client, [txn_id for of, txn_id in begun if of is client])
+    await asyncio.sleep(20.0)
+    assert open_headers(etcd) == sorted(txn_id for _, txn_id in begun)
+    assert sorted(counts(*processes)) == [5, 5, 6]
+    for _, txn_id in begun:
+        owner = next(process for process in processes if txn_id.tcid in process.coordinator.owned_tcids)
+        assert (await owner.coordinator.end(txn_id, commit=True)).state == COMMITTED
+    for process in processes:
+        await process.close()
 
-    in_virtual_time(scenario)
 
-
-def test_a_coordinator_that_restarts_at_once_gets_its_own_back_and_nothing_else_moves() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        names = ("one", "two", "three")
-        processes = {name: await Process(etcd, name, SIXTEEN).start() for name in names}
-        await until(lambda: sorted(counts(*processes.values())) == [5, 5, 6])
-        epochs = {record.key: record.create_revision for record in tcs(etcd)}
-        before = {name: process.coordinator.owned_tcids for name, process in processes.items()}
-        processes["two"].kill()
-        processes["two"] = await Process(etcd, "two", SIXTEEN).start()
-        await asyncio.sleep(10.0)
-        assert {name: process.coordinator.owned_tcids for name, process in processes.items()} == before
-        moved = [record for record in tcs(etcd) if record.create_revision != epochs[record.key]]
-        assert len(moved) == len(before["two"])
-        for process in processes.values():
-            await process.close()
-
-    in_virtual_time(scenario)
+@virtual_time
+async def test_a_coordinator_that_restarts_at_once_gets_its_own_back_and_nothing_else_moves() -> None:
+    etcd = fresh_etcd()
+    names = ("one", "two", "three")
+    processes = {name: await Process(etcd, name, SIXTEEN).start() for name in names}
+    await until(lambda: sorted(counts(*processes.values())) == [5, 5, 6])
+    epochs = {record.key: record.create_revision for record in tcs(etcd)}
+    before = {name: process.coordinator.owned_tcids for name, process in processes.items()}
+    processes["two"].kill()
+    processes["two"] = await Process(etcd, "two", SIXTEEN).start()
+    await asyncio.sleep(10.0)
+    assert {name: process.coordinator.owned_tcids for name, process in processes.items()} == before
+    moved = [record for record in tcs(etcd) if record.create_revision != epochs[record.key]]
+    assert len(moved) == len(before["two"])
+    for process in processes.values():
+        await process.close()
 
 
 def tcs(etcd: MemoryEtcd) -> list[KeyValue]:
     return etcd.mvcc.range(keys.TC, keys.prefix_end(keys.TC))[0]
 
 
-def test_d4_coordinators_come_go_die_and_sleep_and_every_transaction_is_decided_once() -> None:
+@virtual_time
+async def test_d4_coordinators_come_go_die_and_sleep_and_every_transaction_is_decided_once() -> None:
     """Clients begin and commit all the while, wherever they find the coordinator id; none is aborted against them."""
+    etcd = fresh_etcd()
+    settings = replace(SIXTEEN, tcids=8, balance_after_s=0.3)
+    up = {"one": await Process(etcd, "one", settings).start()}
+    told: dict[TxnId, int] = {}
+    working = True
 
-    async def scenario(etcd: MemoryEtcd) -> None:
-        settings = replace(SIXTEEN, tcids=8, balance_after_s=0.3)
-        up = {"one": await Process(etcd, "one", settings).start()}
-        told: dict[TxnId, int] = {}
-        working = True
+    async def work(number: int) -> None:
+        client = Connection(f"client-{number}")
+        while working:
+            tcid = number % 8
+            owner = next((one for one in up.values() if tcid in one.coordinator.owned_tcids), None)
+            if owner is None:
+                await asyncio.sleep(0.05)
+                continue
+            try:
+                txn_id = (await owner.coordinator.begin(tcid, connection=client, timeout_ms=60_000)).txn_id
+            except TxnError as error:
+                assert error.retriable
+                continue
+            await asyncio.sleep(0.3)
+            for process in list(up.values()):
+                await process.coordinator.announce(client, [txn_id])
+            told[txn_id] = (await commit(up, txn_id)).revision
 
-        async def work(number: int) -> None:
-            client = Connection(f"client-{number}")
-            while working:
-                tcid = number % 8
-                owner = next((one for one in up.values() if tcid in one.coordinator.owned_tcids), None)
-                if owner is None:
-                    await asyncio.sleep(0.05)
-                    continue
-                try:
-                    txn_id = (await owner.coordinator.begin(tcid, connection=client, timeout_ms=60_000)).txn_id
-                except TxnError as error:
-                    assert error.retriable
-                    continue
-                await asyncio.sleep(0.3)
-                for process in list(up.values()):
-                    await process.coordinator.announce(client, [txn_id])
-                told[txn_id] = (await commit(up, txn_id)).revision
-
-        workers = [asyncio.ensure_future(work(number)) for number in range(16)]
-        for turn in range(4):
-            up[f"extra-{turn}"] = await Process(etcd, f"extra-{turn}", settings).start()
-            await asyncio.sleep(1.0)
-            up.pop("one" if turn == 0 else f"extra-{turn - 1}").kill()
-            await asyncio.sleep(7.0)
-        working = False
-        await asyncio.gather(*workers)
-        for record in headers(etcd):
-            header = decode(Header, record.value, key=record.key)
-            txn_id = keys.txn_of(record.key)
-            assert (header.state == COMMITTED) is (txn_id in told)
-            assert txn_id not in told or told[txn_id] == record.mod_revision
-        assert len(told) > 500
-        for process in up.values():
-            await process.close()
-
-    in_virtual_time(scenario)
+    workers = [asyncio.ensure_future(work(number)) for number in range(16)]
+    for turn in range(4):
+        up[f"extra-{turn}"] = await Process(etcd, f"extra-{turn}", settings).start()
+        await asyncio.sleep(1.0)
+        up.pop("one" if turn == 0 else f"extra-{turn - 1}").kill()
+        await asyncio.sleep(7.0)
+    working = False
+    await asyncio.gather(*workers)
+    for record in headers(etcd):
+        header = decode(Header, record.value, key=record.key)
+        txn_id = keys.txn_of(record.key)
+        assert (header.state == COMMITTED) is (txn_id in told)
+        assert txn_id not in told or told[txn_id] == record.mod_revision
+    assert len(told) > 500
+    for process in up.values():
+        await process.close()
 
 
 async def commit(up: dict[str, Process], txn_id: TxnId) -> RecordedDecision:
@@ -202,25 +200,24 @@ async def commit(up: dict[str, Process], txn_id: TxnId) -> RecordedDecision:
     raise AssertionError("nobody answers")
 
 
-def test_d3_two_coordinators_end_one_transaction_at_once_and_tell_one_story() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        one = await Process(etcd, "one", replace(SIXTEEN, tcids=2)).start()
-        other = await Process(etcd, "two", replace(SIXTEEN, tcids=2)).start()
-        for number in range(40):
-            begun = await one.coordinator.begin(one.coordinator.owned_tcids[0])
-            wanted = [(process, commit) for process in (one, other) for commit in (True, False)]
-            wanted = wanted[number % 4 :] + wanted[: number % 4]
-            answers = await asyncio.gather(
-                *(process.coordinator.end(begun.txn_id, commit=commit) for process, commit in wanted),
-                return_exceptions=True,
-            )
-            decided = {(one.state, one.revision) for one in answers if not isinstance(one, BaseException)}
-            assert len(decided) == 1
-            ((state, _),) = decided
-            for (_, commit), answer in zip(wanted, answers, strict=True):
-                assert isinstance(answer, InvalidTxnState) is not (commit is (state == COMMITTED))
-            assert (await other.header(begun.txn_id)).state == state  # type: ignore[union-attr]
-        await one.close()
-        await other.close()
-
-    in_virtual_time(scenario)
+@virtual_time
+async def test_d3_two_coordinators_end_one_transaction_at_once_and_tell_one_story() -> None:
+    etcd = fresh_etcd()
+    one = await Process(etcd, "one", replace(SIXTEEN, tcids=2)).start()
+    other = await Process(etcd, "two", replace(SIXTEEN, tcids=2)).start()
+    for number in range(40):
+        begun = await one.coordinator.begin(one.coordinator.owned_tcids[0])
+        wanted = [(process, commit) for process in (one, other) for commit in (True, False)]
+        wanted = wanted[number % 4 :] + wanted[: number % 4]
+        answers = await asyncio.gather(
+            *(process.coordinator.end(begun.txn_id, commit=commit) for process, commit in wanted),
+            return_exceptions=True,
+        )
+        decided = {(one.state, one.revision) for one in answers if not isinstance(one, BaseException)}
+        assert len(decided) == 1
+        ((state, _),) = decided
+        for (_, commit), answer in zip(wanted, answers, strict=True):
+            assert isinstance(answer, InvalidTxnState) is not (commit is (state == COMMITTED))
+        assert (await other.header(begun.txn_id)).state == state  # type: ignore[union-attr]
+    await one.close()
+    await other.close()

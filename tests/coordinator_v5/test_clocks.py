@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Connection, Process, in_virtual_time, until
+from tests.coordinator_v5.processes import Connection, Process, fresh_etcd
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
@@ -38,93 +40,88 @@ async def is_over(process: Process, txn_id: TxnId) -> bool:
 
 @pytest.mark.parametrize("runs_already", [True, False], ids=["a-standby", "started-afterwards"])
 @pytest.mark.parametrize("off_ms", [TEN_MINUTES_MS, -TEN_MINUTES_MS])
-def test_d6_a_successor_s_clock_neither_aborts_nor_stretches_what_it_takes_over(
+@virtual_time
+async def test_d6_a_successor_s_clock_neither_aborts_nor_stretches_what_it_takes_over(
     off_ms: int, runs_already: bool
 ) -> None:
     """C11."""
-
-    async def scenario(etcd: MemoryEtcd) -> None:
-        first = await Process(etcd, "first", SETTINGS).start()
-        await stamped(etcd)
-        txn_id = await begun(first)
-        second = Process(etcd, "second", SETTINGS)
-        second.clock.step_ms = off_ms
-        starting = asyncio.ensure_future(second.start()) if runs_already else None
-        await asyncio.sleep(60.0)
-        first.kill()
-        await (starting or second.start())
-        await until(lambda: second.coordinator.owned_tcids == (0,))
-        await asyncio.sleep(200.0)
-        header = await second.header(txn_id)
-        assert header is not None
-        assert header.state == OPEN
-        await asyncio.sleep(45.0 if runs_already else 100.0)  # nobody knows how long no stamp was made
-        assert await is_over(second, txn_id)
-        await second.close()
-
-    in_virtual_time(scenario)
+    etcd = fresh_etcd()
+    first = await Process(etcd, "first", SETTINGS).start()
+    await stamped(etcd)
+    txn_id = await begun(first)
+    second = Process(etcd, "second", SETTINGS)
+    second.clock.step_ms = off_ms
+    starting = asyncio.ensure_future(second.start()) if runs_already else None
+    await asyncio.sleep(60.0)
+    first.kill()
+    await (starting or second.start())
+    await until(lambda: second.coordinator.owned_tcids == (0,))
+    await asyncio.sleep(200.0)
+    header = await second.header(txn_id)
+    assert header is not None
+    assert header.state == OPEN
+    await asyncio.sleep(45.0 if runs_already else 100.0)  # nobody knows how long no stamp was made
+    assert await is_over(second, txn_id)
+    await second.close()
 
 
-def test_a_begin_is_recorded_by_the_cluster_s_clock_whatever_the_coordinator_s_own_says() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        second = await Process(etcd, "second", SETTINGS).start()
-        await stamped(etcd)
-        first = Process(etcd, "first", CoordinatorSettings(tcids=2, client_grace_s=10.0))
-        first.clock.step_ms = TEN_MINUTES_MS
-        await first.start()
-        await until(lambda: first.coordinator.owned_tcids != ())
-        before = await stamped(etcd)
-        (tcid,) = first.coordinator.owned_tcids
-        txn = await first.coordinator.begin(tcid, timeout_ms=TIMEOUT_MS, connection=Connection("a"))
-        assert abs(txn.deadline_ms - TIMEOUT_MS - before.ms) < 10_000
-        first.kill()
-        await second.close()
-
-    in_virtual_time(scenario)
+@virtual_time
+async def test_a_begin_is_recorded_by_the_cluster_s_clock_whatever_the_coordinator_s_own_says() -> None:
+    etcd = fresh_etcd()
+    second = await Process(etcd, "second", SETTINGS).start()
+    await stamped(etcd)
+    first = Process(etcd, "first", CoordinatorSettings(tcids=2, client_grace_s=10.0))
+    first.clock.step_ms = TEN_MINUTES_MS
+    await first.start()
+    await until(lambda: first.coordinator.owned_tcids != ())
+    before = await stamped(etcd)
+    (tcid,) = first.coordinator.owned_tcids
+    txn = await first.coordinator.begin(tcid, timeout_ms=TIMEOUT_MS, connection=Connection("a"))
+    assert abs(txn.deadline_ms - TIMEOUT_MS - before.ms) < 10_000
+    first.kill()
+    await second.close()
 
 
 @pytest.mark.parametrize("without_stamp", [True, False])
-def test_a_take_over_gives_every_transaction_the_grace_of_its_client(without_stamp: bool) -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        first = await Process(etcd, "first", SETTINGS).start()
-        await stamped(etcd)
-        txn_id = await begun(first, 5_000 if not without_stamp else TIMEOUT_MS)
-        first.kill()
-        await asyncio.sleep(60.0)
-        second = Process(etcd, "second", SETTINGS)
-        if without_stamp:  # of a cluster of former days
-            second.clock.step_ms = TEN_MINUTES_MS
-            await second.store.commit(Commit(deletes=(Delete(keys.CLOCK),)))
-        await second.start()
-        await asyncio.sleep(SETTINGS.client_grace_s - 1.0)
-        header = await second.header(txn_id)
-        assert header is not None
-        assert header.state == OPEN
-        await asyncio.sleep(3.0)
-        assert await is_over(second, txn_id)
-        await second.close()
+@virtual_time
+async def test_a_take_over_gives_every_transaction_the_grace_of_its_client(without_stamp: bool) -> None:
+    etcd = fresh_etcd()
+    first = await Process(etcd, "first", SETTINGS).start()
+    await stamped(etcd)
+    txn_id = await begun(first, 5_000 if not without_stamp else TIMEOUT_MS)
+    first.kill()
+    await asyncio.sleep(60.0)
+    second = Process(etcd, "second", SETTINGS)
+    if without_stamp:  # of a cluster of former days
+        second.clock.step_ms = TEN_MINUTES_MS
+        await second.store.commit(Commit(deletes=(Delete(keys.CLOCK),)))
+    await second.start()
+    await asyncio.sleep(SETTINGS.client_grace_s - 1.0)
+    header = await second.header(txn_id)
+    assert header is not None
+    assert header.state == OPEN
+    await asyncio.sleep(3.0)
+    assert await is_over(second, txn_id)
+    await second.close()
 
-    in_virtual_time(scenario)
 
-
-def test_a_stamp_that_lands_late_does_not_set_the_clock_back() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        first = await Process(etcd, "first", SETTINGS).start()
-        second = Process(etcd, "second", SETTINGS)
-        starting = asyncio.ensure_future(second.start())
-        await stamped(etcd)
-        await asyncio.sleep(1.0)
-        sent, first.fates.script = first.fates.commits, [Fate(arrive_s=30.0, fail_s=29.0)]
-        await until(lambda: first.fates.commits > sent)
-        first.kill()
-        newest_ms = 0
-        for _ in range(600):
-            await asyncio.sleep(0.1)
-            ms = (await stamped(etcd)).ms
-            assert ms >= newest_ms
-            newest_ms = ms
-        await starting
-        assert second.coordinator.owned_tcids == (0,)
-        await second.close()
-
-    in_virtual_time(scenario)
+@virtual_time
+async def test_a_stamp_that_lands_late_does_not_set_the_clock_back() -> None:
+    etcd = fresh_etcd()
+    first = await Process(etcd, "first", SETTINGS).start()
+    second = Process(etcd, "second", SETTINGS)
+    starting = asyncio.ensure_future(second.start())
+    await stamped(etcd)
+    await asyncio.sleep(1.0)
+    sent, first.fates.script = first.fates.commits, [Fate(arrive_s=30.0, fail_s=29.0)]
+    await until(lambda: first.fates.commits > sent)
+    first.kill()
+    newest_ms = 0
+    for _ in range(600):
+        await asyncio.sleep(0.1)
+        ms = (await stamped(etcd)).ms
+        assert ms >= newest_ms
+        newest_ms = ms
+    await starting
+    assert second.coordinator.owned_tcids == (0,)
+    await second.close()

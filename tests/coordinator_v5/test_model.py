@@ -25,9 +25,9 @@ from tests.coordinator_v5.processes import (
     headers,
     in_virtual_time,
     open_headers,
-    until,
     within,
 )
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED
@@ -164,17 +164,17 @@ class World:
         for connection in self._connections:
             for one in self._processes:
                 one.coordinator.disconnected(connection)
-        await until(self._nothing_open, limit_s=90)
+        await until(self._nothing_open, within_s=90)
         assert set(self.model.begun) <= self.model.decided.keys()
         owner = next(one for one in self._processes)
         for txn_id in self.model.begun:
             state = self.model.decided[txn_id]
             assert (await owner.coordinator.end(txn_id, commit=state == COMMITTED)).state == state
-        await until(lambda: not headers(self._etcd), limit_s=120)
+        await until(lambda: not headers(self._etcd), within_s=120)
         for txn_id in self.model.begun:
             state = self.model.decided[txn_id]
             assert (await owner.coordinator.end(txn_id, commit=state == COMMITTED)).state == state
-        await until(lambda: within(self._etcd, keys.TXN_BY_DEADLINE) == [], limit_s=200)
+        await until(lambda: within(self._etcd, keys.TXN_BY_DEADLINE) == [], within_s=200)
 
 
 def judge(history: Sequence[tuple[object, ...]]) -> Model:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 
 from coordinator_v5.name_expiry import NameExpiry
-from tests.coordinator_v5.processes import StepClock, in_virtual_time, until, within
+from tests.coordinator_v5.processes import StepClock, fresh_etcd, within
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnctl.process.sweeper import Maintainer
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -28,39 +30,35 @@ def names(etcd: MemoryEtcd) -> list[bytes]:
     return [record.key[len(keys.TXN_NAME) :] for record in within(etcd, keys.TXN_NAME)]
 
 
-def test_names_expire_page_by_page_while_the_role_is_held() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        clock, etcd.pages_divided_by = StepClock(), 100
-        store = MemoryStore(etcd, clock, random.Random(1))
-        await put_names(store, clock, 1200)
-        leader = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
-        expiry = NameExpiry(
-            store, clock, guard=created_at(keys.leader("sweeper"), leader), first_s=60.0, every_s=3600.0
-        )
-        assert await expiry.expire() == 0
-        clock.step_ms = KEEP_MS + 60_000
-        await store.commit(Commit(deletes=(Delete(keys.leader("sweeper")),)))
-        assert await expiry.expire() == 0, "▲ somebody who was deposed changes nothing"
-        again = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
-        expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), again), first_s=60.0, every_s=3600.0)
-        assert await expiry.expire() == 1199
-        assert names(etcd) == [b"sink/p/1", b"sink/q/1199"]
-        assert await expiry.expire() == 0
-        await store.close()
-
-    in_virtual_time(scenario)
+@virtual_time
+async def test_names_expire_page_by_page_while_the_role_is_held() -> None:
+    etcd = fresh_etcd()
+    clock, etcd.pages_divided_by = StepClock(), 100
+    store = MemoryStore(etcd, clock, random.Random(1))
+    await put_names(store, clock, 1200)
+    leader = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
+    expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), leader), first_s=60.0, every_s=3600.0)
+    assert await expiry.expire() == 0
+    clock.step_ms = KEEP_MS + 60_000
+    await store.commit(Commit(deletes=(Delete(keys.leader("sweeper")),)))
+    assert await expiry.expire() == 0, "▲ somebody who was deposed changes nothing"
+    again = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
+    expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), again), first_s=60.0, every_s=3600.0)
+    assert await expiry.expire() == 1199
+    assert names(etcd) == [b"sink/p/1", b"sink/q/1199"]
+    assert await expiry.expire() == 0
+    await store.close()
 
 
-def test_the_elected_sweeper_lets_names_expire() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        clock = StepClock()
-        store = MemoryStore(etcd, clock, random.Random(1))
-        await put_names(store, clock, 3)
-        clock.step_ms = KEEP_MS + 60_000
-        sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
-        sweeper.start()
-        await until(lambda: len(names(etcd)) == 2, limit_s=120)
-        await sweeper.close()
-        await store.close()
-
-    in_virtual_time(scenario)
+@virtual_time
+async def test_the_elected_sweeper_lets_names_expire() -> None:
+    etcd = fresh_etcd()
+    clock = StepClock()
+    store = MemoryStore(etcd, clock, random.Random(1))
+    await put_names(store, clock, 3)
+    clock.step_ms = KEEP_MS + 60_000
+    sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
+    sweeper.start()
+    await until(lambda: len(names(etcd)) == 2, within_s=120)
+    await sweeper.close()
+    await store.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from coordinator_v5 import queries
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.settings import CoordinatorSettings
+from tests.waiting import until
 from txnstore import keys
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.records import ABORTED, COMMITTED, Op
@@ -34,12 +35,6 @@ async def coordinator(store: EtcdStore, name: str = "one") -> AsyncIterator[Coor
         yield running
     finally:
         await running.close()
-
-
-async def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def headers(store: EtcdStore) -> int:

@@ -9,7 +9,9 @@ from random import Random
 
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import StepClock, in_virtual_time, until
+from tests.coordinator_v5.processes import StepClock, fresh_etcd
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -60,130 +62,117 @@ async def holding(etcd: MemoryEtcd, tcids: int = 2) -> AsyncIterator[Held]:
         await store.close()
 
 
-def test_a_listing_from_before_it_took_an_id_takes_nothing_away() -> None:
+@virtual_time
+async def test_a_listing_from_before_it_took_an_id_takes_nothing_away() -> None:
     """▲ The id would stay its own in the store, on a lease that lives, and nobody would serve it."""
-
-    async def scenario(etcd: MemoryEtcd) -> None:
-        async with holding(etcd) as held:
-            before = dict(held.mine)
-            earliest = min(before.values())
-            await held.ownership.heard(WatchBatch(earliest - 1, (), resync=True))
-            assert held.mine == before
-            await held.ownership.heard(WatchBatch(earliest, (), resync=True))
-            assert sorted(held.mine.values()) == [max(before.values())], "one from behind it tells that it is gone"
-
-    in_virtual_time(scenario)
+    etcd = fresh_etcd()
+    async with holding(etcd) as held:
+        before = dict(held.mine)
+        earliest = min(before.values())
+        await held.ownership.heard(WatchBatch(earliest - 1, (), resync=True))
+        assert held.mine == before
+        await held.ownership.heard(WatchBatch(earliest, (), resync=True))
+        assert sorted(held.mine.values()) == [max(before.values())], "one from behind it tells that it is gone"
 
 
-def test_e4_a_deletion_from_before_it_took_an_id_takes_nothing_away() -> None:
+@virtual_time
+async def test_e4_a_deletion_from_before_it_took_an_id_takes_nothing_away() -> None:
     """▲ Of its predecessor's key, between the listing and the taking."""
-
-    async def scenario(etcd: MemoryEtcd) -> None:
-        async with holding(etcd) as held:
-            before = dict(held.mine)
-            key, taken_at = keys.tc(0), before[0]
-            for revision, left in ((taken_at - 1, before), (taken_at + 1, {1: before[1]})):
-                gone = Event(EventKind.DELETE, KeyValue(key, b"", 0, 0, revision))
-                await held.ownership.heard(WatchBatch(revision, (gone,)))
-                assert held.mine == left
-
-    in_virtual_time(scenario)
+    etcd = fresh_etcd()
+    async with holding(etcd) as held:
+        before = dict(held.mine)
+        key, taken_at = keys.tc(0), before[0]
+        for revision, left in ((taken_at - 1, before), (taken_at + 1, {1: before[1]})):
+            gone = Event(EventKind.DELETE, KeyValue(key, b"", 0, 0, revision))
+            await held.ownership.heard(WatchBatch(revision, (gone,)))
+            assert held.mine == left
 
 
-def test_an_id_that_is_given_up_is_acted_for_no_more_before_it_is_free() -> None:
+@virtual_time
+async def test_an_id_that_is_given_up_is_acted_for_no_more_before_it_is_free() -> None:
     """▲ Else a begin of it may be on its way that its next owner knows nothing of."""
+    etcd = fresh_etcd()
+    async with holding(etcd) as held:
+        stood: list[bool] = []
+        tell = held.ownership._on_lost
 
-    async def scenario(etcd: MemoryEtcd) -> None:
-        async with holding(etcd) as held:
-            stood: list[bool] = []
-            tell = held.ownership._on_lost
+        def lost(tcid: int) -> None:
+            stood.append(etcd.mvcc.get(keys.tc(tcid)) is not None)
+            tell(tcid)
 
-            def lost(tcid: int) -> None:
-                stood.append(etcd.mvcc.get(keys.tc(tcid)) is not None)
-                tell(tcid)
-
-            held.ownership._on_lost = lost
-            etcd.mvcc.commit([Commit(puts=(Put(keys.tc_member("two"), records.encode(OTHER)),))])
-            await until(lambda: len(held.mine) == 1)
-            assert stood == [True]
-
-    in_virtual_time(scenario)
+        held.ownership._on_lost = lost
+        etcd.mvcc.commit([Commit(puts=(Put(keys.tc_member("two"), records.encode(OTHER)),))])
+        await until(lambda: len(held.mine) == 1)
+        assert stood == [True]
 
 
-def test_an_id_that_stands_on_its_lease_and_is_not_served_is_taken_anew() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        async with holding(etcd) as held:
-            before = dict(held.mine)
-            # What a listing says that has lost the id's key, and what the store says.
-            await held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True))
-            assert held.mine == {}
-            for tcid in before:
-                record = etcd.mvcc.get(keys.tc(tcid))
-                assert record is not None
-                put = Put(record.key, record.value, record.lease)
-                etcd.mvcc.commit([Commit(puts=(put,))])
-            await until(lambda: len(held.mine) == 2)
-            assert all(held.mine[tcid] > epoch for tcid, epoch in before.items())
-
-    in_virtual_time(scenario)
-
-
-def test_an_id_of_another_process_is_not_given_up() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        async with holding(etcd) as held:
-            taken = Put(keys.tc(0), records.encode(OTHER))
-            await held.ownership.heard(WatchBatch(etcd.mvcc.revision + 1, (), resync=True))
-            etcd.mvcc.commit([Commit(puts=(taken,))])
-            await asyncio.sleep(5)
-            record = etcd.mvcc.get(keys.tc(0))
+@virtual_time
+async def test_an_id_that_stands_on_its_lease_and_is_not_served_is_taken_anew() -> None:
+    etcd = fresh_etcd()
+    async with holding(etcd) as held:
+        before = dict(held.mine)
+        # What a listing says that has lost the id's key, and what the store says.
+        await held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True))
+        assert held.mine == {}
+        for tcid in before:
+            record = etcd.mvcc.get(keys.tc(tcid))
             assert record is not None
-            assert record.value == taken.value
+            put = Put(record.key, record.value, record.lease)
+            etcd.mvcc.commit([Commit(puts=(put,))])
+        await until(lambda: len(held.mine) == 2)
+        assert all(held.mine[tcid] > epoch for tcid, epoch in before.items())
 
-    in_virtual_time(scenario)
+
+@virtual_time
+async def test_an_id_of_another_process_is_not_given_up() -> None:
+    etcd = fresh_etcd()
+    async with holding(etcd) as held:
+        taken = Put(keys.tc(0), records.encode(OTHER))
+        await held.ownership.heard(WatchBatch(etcd.mvcc.revision + 1, (), resync=True))
+        etcd.mvcc.commit([Commit(puts=(taken,))])
+        await asyncio.sleep(5)
+        record = etcd.mvcc.get(keys.tc(0))
+        assert record is not None
+        assert record.value == taken.value
 
 
-def test_others_have_their_turn_between_the_losses_of_ids() -> None:
+@virtual_time
+async def test_others_have_their_turn_between_the_losses_of_ids() -> None:
     """Each of them may have thousands of transactions open; a lease that ends takes all of them at once."""
-
-    async def scenario(etcd: MemoryEtcd) -> None:
-        async with holding(etcd, tcids=5) as held:
-            counting = asyncio.ensure_future(held.count_turns())
-            await held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True))
-            counting.cancel()
-            assert held.mine == {}
-            assert len(set(held.lost_at)) == 5
-
-    in_virtual_time(scenario)
+    etcd = fresh_etcd()
+    async with holding(etcd, tcids=5) as held:
+        counting = asyncio.ensure_future(held.count_turns())
+        await held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True))
+        counting.cancel()
+        assert held.mine == {}
+        assert len(set(held.lost_at)) == 5
 
 
-def test_losses_that_are_not_all_told_as_the_lease_ends_are_told_then() -> None:
+@virtual_time
+async def test_losses_that_are_not_all_told_as_the_lease_ends_are_told_then() -> None:
     """▲ Dies if what is lost then takes their place: these ids would be acted for, and never let go of."""
-
-    async def scenario(etcd: MemoryEtcd) -> None:
-        async with holding(etcd, tcids=5) as held:
-            hearing = asyncio.ensure_future(held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True)))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            hearing.cancel()
-            assert 0 < len(held.lost_at) < 5
-            await held.ownership.close()
-            assert held.mine == {}
-
-    in_virtual_time(scenario)
+    etcd = fresh_etcd()
+    async with holding(etcd, tcids=5) as held:
+        hearing = asyncio.ensure_future(held.ownership.heard(WatchBatch(etcd.mvcc.revision, (), resync=True)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        hearing.cancel()
+        assert 0 < len(held.lost_at) < 5
+        await held.ownership.close()
+        assert held.mine == {}
 
 
-def test_keys_and_records_that_are_none_of_ours_keep_nobody_from_holding_ids() -> None:
-    async def scenario(etcd: MemoryEtcd) -> None:
-        strange = [keys.TC + b"zz", keys.TC + b"1", keys.TC + b"fffff", keys.TC + b"\xff", keys.TC_MEMBER + b"\xff"]
-        puts = tuple(Put(key, b"not one of ours") for key in (*strange, keys.tc_member("three")))
+@virtual_time
+async def test_keys_and_records_that_are_none_of_ours_keep_nobody_from_holding_ids() -> None:
+    etcd = fresh_etcd()
+    strange = [keys.TC + b"zz", keys.TC + b"1", keys.TC + b"fffff", keys.TC + b"\xff", keys.TC_MEMBER + b"\xff"]
+    puts = tuple(Put(key, b"not one of ours") for key in (*strange, keys.tc_member("three")))
+    etcd.mvcc.commit([Commit(puts=puts)])
+    async with holding(etcd) as held:
+        etcd.mvcc.commit([Commit(deletes=tuple(Delete(key) for key in strange))])
         etcd.mvcc.commit([Commit(puts=puts)])
-        async with holding(etcd) as held:
-            etcd.mvcc.commit([Commit(deletes=tuple(Delete(key) for key in strange))])
-            etcd.mvcc.commit([Commit(puts=puts)])
-            before = dict(held.mine)
-            await asyncio.sleep(5)
-            assert held.mine == before
-            etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(0)),))])
-            await until(lambda: held.mine.get(0, 0) > before[0])
-
-    in_virtual_time(scenario)
+        before = dict(held.mine)
+        await asyncio.sleep(5)
+        assert held.mine == before
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(0)),))])
+        await until(lambda: held.mine.get(0, 0) > before[0])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 
 import pytest
 
 from coordinator_v5.service import CoordinatorService
-from tests.coordinator_v5.processes import Process, in_virtual_time, open_headers, until
+from tests.coordinator_v5.processes import Process, fresh_etcd, open_headers
 from tests.segments.memory_transport import MemoryTransport
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnwire.calls import Caller
 from txnwire.errors import (
@@ -64,52 +67,51 @@ class Client:
         return (await self.caller.call(pb.Command(end_txn=request))).end_txn_ok
 
 
-def served(
-    scenario: Callable[
-        [MemoryEtcd, Process, Callable[[], Coroutine[object, object, Client]]], Coroutine[object, object, None]
-    ],
-) -> None:
-    async def body(etcd: MemoryEtcd) -> None:
-        process = await Process(etcd, "one").start()
-        service = CoordinatorService(process.coordinator)
-        transport = MemoryTransport()
-        opened: list[Caller] = []
-
-        async def serve(connection: Connection) -> None:
-            await serve_connection(
-                connection,
-                [service],
-                server_id="one",
-                roles=["coordinator"],
-                incarnation="1",
-                clock=process.clock,
-            )
-
-        listener = await transport.listen("one:1", serve)
-
-        async def connect() -> Client:
-            hello = pb.Hello(client_name="test", session_id=SESSION)
-            caller = await Caller.open(
-                transport, "one:1", hello, clock=process.clock, on_push=lambda _: None, timeout_s=5.0
-            )
-            opened.append(caller)
-            return Client(caller)
-
-        await scenario(etcd, process, connect)
-        for caller in opened:
-            await caller.close()
-        await listener.close()
-        await process.close()
-
-    in_virtual_time(body)
-
-
 Connect = Callable[[], Coroutine[object, object, Client]]
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[MemoryEtcd, Process, Connect]]:
+    """A coordinator that serves connections, and what opens one."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    service = CoordinatorService(process.coordinator)
+    transport = MemoryTransport()
+    opened: list[Caller] = []
+
+    async def serve(connection: Connection) -> None:
+        await serve_connection(
+            connection,
+            [service],
+            server_id="one",
+            roles=["coordinator"],
+            incarnation="1",
+            clock=process.clock,
+        )
+
+    listener = await transport.listen("one:1", serve)
+
+    async def connect() -> Client:
+        hello = pb.Hello(client_name="test", session_id=SESSION)
+        caller = await Caller.open(
+            transport, "one:1", hello, clock=process.clock, on_push=lambda _: None, timeout_s=5.0
+        )
+        opened.append(caller)
+        return Client(caller)
+
+    yield etcd, process, connect
+    for caller in opened:
+        await caller.close()
+    await listener.close()
+    await process.close()
+
+
 COMMIT, ABORT = pb.TXN_ACTION_COMMIT, pb.TXN_ACTION_ABORT
 
 
-def test_begin_commit_and_abort() -> None:
-    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+@virtual_time
+async def test_begin_commit_and_abort() -> None:
+    async with served() as (_, _, connect):
         client = await connect()
         ids = await asyncio.gather(*(client.begin() for _ in range(300)))
         assert len(set(ids)) == 300
@@ -125,11 +127,10 @@ def test_begin_commit_and_abort() -> None:
         with pytest.raises(InvalidTxnState, match="client"):
             await client.end(ids[0], COMMIT)
 
-    served(scenario)
 
-
-def test_writer_lists_tell_none_from_empty() -> None:
-    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+@virtual_time
+async def test_writer_lists_tell_none_from_empty() -> None:
+    async with served() as (_, _, connect):
         client = await connect()
         for writers in ([], [7, 2**64 - 1]):
             txn_id = await client.begin()
@@ -141,13 +142,12 @@ def test_writer_lists_tell_none_from_empty() -> None:
         plain = await client.end(await client.begin(), COMMIT)
         assert not plain.HasField("writers")
 
-    served(scenario)
 
-
-def test_a_note_is_answered_to_its_own_commit_and_checked() -> None:
+@virtual_time
+async def test_a_note_is_answered_to_its_own_commit_and_checked() -> None:
     """▲ One reply is filled again and again."""
 
-    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+    async with served() as (_, _, connect):
         client = await connect()
         assert (await client.end(await client.begin(), COMMIT, name="a", note="rows=3")).note == "rows=3"
         assert (await client.end(await client.begin(), COMMIT, name="b")).note == ""
@@ -157,18 +157,15 @@ def test_a_note_is_answered_to_its_own_commit_and_checked() -> None:
                 await client.end(txn_id, action, name=name, note=note)
         assert (await client.end(txn_id, COMMIT, name="c", note="n" * 256)).note == "n" * 256
 
-    served(scenario)
 
-
-def test_a_forced_abort_says_so() -> None:
-    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+@virtual_time
+async def test_a_forced_abort_says_so() -> None:
+    async with served() as (_, _, connect):
         client = await connect()
         txn_id = await client.begin()
         assert (await client.end(txn_id, ABORT, forced=True)).state == pb.TXN_STATE_ABORTED
         with pytest.raises(InvalidTxnState, match="admin"):
             await client.end(txn_id, COMMIT)
-
-    served(scenario)
 
 
 @pytest.mark.parametrize(
@@ -191,17 +188,17 @@ def test_a_forced_abort_says_so() -> None:
         (pb.Command(new_txn=pb.NewTxn(transaction_key="k", name="n", key_begin=1)), InvalidArgument),
     ],
 )
-def test_requests_that_are_refused(command: pb.Command, error: type[TxnError]) -> None:
-    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+@virtual_time
+async def test_requests_that_are_refused(command: pb.Command, error: type[TxnError]) -> None:
+    async with served() as (_, _, connect):
         client = await connect()
         with pytest.raises(error):
             await client.caller.call(command)
 
-    served(scenario)
 
-
-def test_adding_participants_is_a_no_op() -> None:
-    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+@virtual_time
+async def test_adding_participants_is_a_no_op() -> None:
+    async with served() as (etcd, _, connect):
         client = await connect()
         txn_id = await client.begin()
         before = etcd.mvcc.revision
@@ -213,11 +210,10 @@ def test_adding_participants_is_a_no_op() -> None:
             assert (await client.caller.call(command)).HasField("ok")
         assert etcd.mvcc.revision == before
 
-    served(scenario)
 
-
-def test_d7_a_begin_repeated_on_a_new_connection_gets_the_same_transaction() -> None:
-    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+@virtual_time
+async def test_d7_a_begin_repeated_on_a_new_connection_gets_the_same_transaction() -> None:
+    async with served() as (etcd, _, connect):
         first = await connect()
         txn_id = await first.begin(attempt=b"a" * 8)
         await first.caller.close()
@@ -225,11 +221,10 @@ def test_d7_a_begin_repeated_on_a_new_connection_gets_the_same_transaction() -> 
         assert await second.begin(attempt=b"a" * 8) == txn_id
         assert open_headers(etcd) == [txn_id]
 
-    served(scenario)
 
-
-def test_a_client_whose_connection_ends_loses_its_transactions_unless_it_announces_them() -> None:
-    async def scenario(etcd: MemoryEtcd, process: Process, connect: Connect) -> None:
+@virtual_time
+async def test_a_client_whose_connection_ends_loses_its_transactions_unless_it_announces_them() -> None:
+    async with served() as (etcd, _, connect):
         first = await connect()
         kept, lost = await first.begin(timeout_ms=300_000), await first.begin(timeout_ms=300_000)
         await first.caller.close()
@@ -237,11 +232,9 @@ def test_a_client_whose_connection_ends_loses_its_transactions_unless_it_announc
         second = await connect()
         bits = pb.TxnIdBits(txnid_most_bits=kept.most_bits, txnid_least_bits=kept.least_bits)
         await second.caller.call(pb.Command(announce_session=pb.AnnounceSession(open=[bits])))
-        await until(lambda: len(open_headers(etcd)) == 1, limit_s=12)
+        await until(lambda: len(open_headers(etcd)) == 1, within_s=12)
         await asyncio.sleep(30)
         assert open_headers(etcd) == [kept]
         assert kept != lost
         await second.caller.close()
         assert 10 <= await until(lambda: not open_headers(etcd)) < 11.5
-
-    served(scenario)

@@ -16,12 +16,14 @@ from tests.coordinator_v5.processes import (
     LOST_BEFORE,
     Connection,
     Process,
+    fresh_etcd,
     headers,
     in_virtual_time,
     open_headers,
-    until,
     within,
 )
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
@@ -74,7 +76,7 @@ async def ended_and_collected(etcd: MemoryEtcd, process: Process, told: dict[Txn
         look()
         await asyncio.sleep(0.05)
     await running
-    over = asyncio.ensure_future(until(lambda: not open_headers(etcd), ENDED_WITHIN_S))
+    over = asyncio.ensure_future(until(lambda: not open_headers(etcd), within_s=ENDED_WITHIN_S))
     while not over.done():
         look()
         await asyncio.sleep(0.05)
@@ -84,7 +86,7 @@ async def ended_and_collected(etcd: MemoryEtcd, process: Process, told: dict[Txn
     unknown = states.keys() - told.keys()
     assert all(states[txn_id] == ABORTED for txn_id in unknown), "a lost begin is aborted"
     await until(lambda: not headers(etcd))
-    await until(lambda: process.coordinator.statistics().collected == len(states), ENDED_WITHIN_S)
+    await until(lambda: process.coordinator.statistics().collected == len(states), within_s=ENDED_WITHIN_S)
 
 
 @functools.cache
@@ -124,60 +126,56 @@ def test_e2_an_unknown_outcome_at_any_write(fate: Fate) -> None:
             raise
 
 
-def test_l1_a_begin_taken_up_after_its_transaction_was_collected_raises_nothing_from_the_dead() -> None:
+@virtual_time
+async def test_l1_a_begin_taken_up_after_its_transaction_was_collected_raises_nothing_from_the_dead() -> None:
     """Sent, unanswered, sent again and answered; the first sending reaches etcd long after commit and retention."""
-
-    async def scenario(etcd: MemoryEtcd) -> None:
-        process = await Process(etcd, "one", SETTINGS).start()
-        process.fates.script = [Fate(arrive_s=60.0, fail_s=0.5)]
-        begun = await process.coordinator.begin(0, timeout_ms=5_000)
-        await process.coordinator.end(begun.txn_id, commit=True)
-        await until(lambda: not headers(etcd))
-        await asyncio.sleep(70)
-        assert headers(etcd) == []
-        assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
-        await process.close()
-
-    in_virtual_time(scenario)
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", SETTINGS).start()
+    process.fates.script = [Fate(arrive_s=60.0, fail_s=0.5)]
+    begun = await process.coordinator.begin(0, timeout_ms=5_000)
+    await process.coordinator.end(begun.txn_id, commit=True)
+    await until(lambda: not headers(etcd))
+    await asyncio.sleep(70)
+    assert headers(etcd) == []
+    assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+    await process.close()
 
 
 @pytest.mark.parametrize("place", range(0, 12, 2))
 @pytest.mark.parametrize("down_s", [1.0, 4.0, 12.0])
-def test_e2_etcd_gone_for_a_while_at_any_write(place: int, down_s: float) -> None:
+@virtual_time
+async def test_e2_etcd_gone_for_a_while_at_any_write(place: int, down_s: float) -> None:
     """Calls fail with retriable errors or wait; afterwards all goes on, and what was told is true."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", SETTINGS).start()
+    told: dict[TxnId, str] = {}
+    failed: list[TxnError] = []
 
-    async def scenario(etcd: MemoryEtcd) -> None:
-        process = await Process(etcd, "one", SETTINGS).start()
-        told: dict[TxnId, str] = {}
-        failed: list[TxnError] = []
+    async def client(number: int) -> None:
+        for turn in range(8):
+            try:
+                begun = await process.coordinator.begin(0, timeout_ms=8_000)
+                told[begun.txn_id] = "unknown"
+                commit = (number + turn) % 3 != 0
+                told[begun.txn_id] = (await process.coordinator.end(begun.txn_id, commit=commit)).state
+            except TxnError as error:
+                failed.append(error)
+                await asyncio.sleep(0.5)
 
-        async def client(number: int) -> None:
-            for turn in range(8):
-                try:
-                    begun = await process.coordinator.begin(0, timeout_ms=8_000)
-                    told[begun.txn_id] = "unknown"
-                    commit = (number + turn) % 3 != 0
-                    told[begun.txn_id] = (await process.coordinator.end(begun.txn_id, commit=commit)).state
-                except TxnError as error:
-                    failed.append(error)
-                    await asyncio.sleep(0.5)
-
-        clients = asyncio.gather(*(client(number) for number in range(4)))
-        before = process.fates.commits
-        await until(lambda: process.fates.commits >= before + place)
-        etcd.crash()
-        await asyncio.sleep(down_s)
-        etcd.restart()
-        await clients
-        assert all(error.retriable for error in failed)
-        await until(lambda: not open_headers(etcd), limit_s=60)
-        for txn_id, state in told.items():
-            header = await process.header(txn_id)
-            if header is not None and state != "unknown":
-                assert header.state == state
-        await until(lambda: process.coordinator.owned_tcids == (0,))
-        begun = await process.coordinator.begin(0)
-        await process.coordinator.end(begun.txn_id, commit=True)
-        await process.close()
-
-    in_virtual_time(scenario)
+    clients = asyncio.gather(*(client(number) for number in range(4)))
+    before = process.fates.commits
+    await until(lambda: process.fates.commits >= before + place)
+    etcd.crash()
+    await asyncio.sleep(down_s)
+    etcd.restart()
+    await clients
+    assert all(error.retriable for error in failed)
+    await until(lambda: not open_headers(etcd), within_s=60)
+    for txn_id, state in told.items():
+        header = await process.header(txn_id)
+        if header is not None and state != "unknown":
+            assert header.state == state
+    await until(lambda: process.coordinator.owned_tcids == (0,))
+    begun = await process.coordinator.begin(0)
+    await process.coordinator.end(begun.txn_id, commit=True)
+    await process.close()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simulation.clients.recorder import Recorder
 from simulation.workloads.acking_work import AckingLog, NamedAck, Outside
 from simulation.workloads.passing_work import Generation, PassingLog
 from simulation.workloads.queue_work import Taken
-from simulation.workloads.recorder import Recorder
 from tests.etcd_members import Tap
 from tests.process.chaos.faults import BROKERS, KINDS, SERVERS, schedule
 from tests.process.chaos.journal import Journal, JournalReader, draft_of, open_journal

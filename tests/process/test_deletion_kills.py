@@ -31,8 +31,9 @@ async def test_s8_a_deletion_survives_every_process(tmp_path: Path) -> None:
                     await producer.send(b"open", key=f"key-{n}", txn=txn)
             deleting = asyncio.ensure_future(client.delete_topic(topic, force=True))
             folder = tmp_path / "data" / "ledgers" / "public" / "nyc" / f"flights-{number}"
-            while not deleting.done() and len(list(folder.glob("*"))) > 16 - 4 * number:
-                await asyncio.sleep(0.001)
+            async with asyncio.timeout(60):
+                while not deleting.done() and len(list(folder.glob("*"))) > 16 - 4 * number:
+                    await asyncio.sleep(0.001)
             await kill(cluster, *victims)
             await deleting
             with suppress(TopicNotFound):

@@ -14,6 +14,7 @@ import pytest
 import txnclient
 from tests.process.named_worker import SEGMENTS, TOPICS, values
 from tests.processes import kill, process_cluster, read_all
+from tests.waiting import until
 from txnctl.launch.dev import DevCluster
 
 NAME = "sink/query-7/42"
@@ -48,8 +49,7 @@ class Worker:
         await self.process.wait()
 
     async def wrote_some(self, count: int) -> None:
-        while len(self.wrote) < count:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(self.wrote) >= count, within_s=240.0)
 
 
 async def write_everything(cluster: DevCluster) -> list[Worker]:

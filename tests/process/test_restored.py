@@ -3,7 +3,6 @@ that was sent plainly is there."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import txnclient
 from tests.etcd_members import etcdctl
 from tests.processes import process_cluster, read_all
 from tests.txnctl.command_line import txnctl
+from tests.waiting import until
 from txnctl.process.store_mark import StoreMark
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 
@@ -23,9 +23,7 @@ SAME_MEMBER = ("--initial-cluster=default=http://localhost:2380", "--initial-adv
 
 
 async def until_told(logs: list[Path], text: str) -> None:
-    async with asyncio.timeout(60):
-        while not all(text in log.read_text(errors="replace") for log in logs):
-            await asyncio.sleep(0.1)
+    await until(lambda: all(text in log.read_text(errors="replace") for log in logs), within_s=60)
 
 
 async def test_e8_processes_end_and_refuse_until_the_repair(tmp_path: Path) -> None:
@@ -48,9 +46,7 @@ async def test_e8_processes_end_and_refuse_until_the_repair(tmp_path: Path) -> N
         await etcd.start()
         logs = [tmp_path / "logs" / name for name in ("server.log", "broker-1.log")]
         await until_told(logs, "restored from a backup")
-        async with asyncio.timeout(60):
-            while not all(cluster.children[name].restarts for name in ("server", "broker-1")):
-                await asyncio.sleep(0.1)
+        await until(lambda: all(cluster.children[name].restarts for name in ("server", "broker-1")), within_s=60)
     alone = EmbeddedEtcd(EtcdCommand(data_dir=tmp_path / "etcd", client_port=free_port()))
     await alone.start()
     try:

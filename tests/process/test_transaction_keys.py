@@ -16,6 +16,7 @@ import pytest
 import txnclient
 from tests.process.keyed_worker import INPUT, OUTPUT
 from tests.processes import FLAGS, kill, process_cluster, read_all
+from tests.waiting import until
 from txnctl.launch.dev import DevCluster
 from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
 
@@ -59,8 +60,7 @@ class Worker:
         await self.process.wait()
 
     async def committed_some(self, count: int) -> None:
-        while self.committed < count and self.process.returncode is None:
-            await asyncio.sleep(0.01)
+        await until(lambda: self.committed >= count or self.process.returncode is not None, within_s=240.0)
 
 
 @asynccontextmanager
@@ -118,8 +118,7 @@ async def test_k1_zombies_that_wake_are_fenced_and_every_input_is_passed_on_once
             # While the last one is at work, all of its predecessors wake up.
             for zombie in workers[:-1]:
                 zombie.process.send_signal(signal.SIGCONT)
-            while sum(worker.committed for worker in workers) < MESSAGES:
-                await asyncio.sleep(0.05)
+            await until(lambda: sum(worker.committed for worker in workers) >= MESSAGES, within_s=240.0)
             for zombie in workers[:-1]:
                 await asyncio.wait_for(zombie.process.wait(), 60)
             workers[-1].process.terminate()

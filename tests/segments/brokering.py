@@ -18,6 +18,7 @@ from segments.ledger.ledger import LedgerStore
 from segments.log.settings import BrokerSettings
 from segments.subscription.subscriptions import SEEK_BITS
 from tests.segments.memory_transport import MemoryTransport
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import AssignmentRecord, Header, SubscriptionRecord
 from txnstore.store import Commit, Delete, MetadataStore, Put, Read, absent, unchanged_since, version_is
@@ -36,16 +37,6 @@ CALL_S = 10.0
 FAR_AWAY_MS = 4_000_000_000_000
 
 MakeStore = Callable[[], Awaitable[MetadataStore]]
-
-
-async def eventually(condition: Callable[[], object], *, timeout_s: float = 10.0, what: str = "") -> None:
-    """Return once `condition()` is true; fail the test after `timeout_s`."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"did not come about within {timeout_s} s: {what or condition}") from None
 
 
 @dataclass
@@ -476,7 +467,7 @@ class Consumer:
     async def wait(self, *values: str, timeout_s: float = 10.0) -> None:
         """Until exactly these have been delivered since the last rewind."""
         try:
-            await eventually(lambda: len(self.values) >= len(values), timeout_s=timeout_s)
+            await until(lambda: len(self.values) >= len(values), within_s=timeout_s)
         except AssertionError:
             raise AssertionError(f"delivered {self.values}, expected {list(values)}") from None
         assert self.values == list(values)
@@ -538,4 +529,4 @@ class Consumer:
         await self.client.call(close_consumer=pb.CloseConsumer(consumer_id=self.id))
 
 
-__all__ = ["EARLIEST", "TOPIC", "Client", "Cluster", "Consumer", "Node", "Producer", "Received", "eventually"]
+__all__ = ["EARLIEST", "TOPIC", "Client", "Cluster", "Consumer", "Node", "Producer", "Received"]

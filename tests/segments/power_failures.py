@@ -168,7 +168,7 @@ class RecordedDisk:
         if Path(path) == self._folder:
             return self._top
         directory, name = self._place(path)
-        return directory.names[name]
+        return directory.names.setdefault(name, _File())  # one that Python's own `open` made: its content is not known
 
     def _note_open(self, fd: int, path: Any, flags: int, *_: Any) -> None:
         if flags & os.O_CREAT:

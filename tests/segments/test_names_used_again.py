@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.segments.controlling import TOPIC, Inbox, Process, joining, running
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate
@@ -29,32 +29,30 @@ async def joined(process: Process, subscription: str = "s") -> Inbox:
 
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("what", ["topic", "subscription"])
-def test_a_deletion_whose_last_step_is_not_answered_leaves_the_next_of_its_name_alone(
+@virtual_time
+async def test_a_deletion_whose_last_step_is_not_answered_leaves_the_next_of_its_name_alone(
     what: str, answered: bool
 ) -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        async with running(etcd, "a") as [a]:
+    etcd = MemoryEtcd(LoopClock())
+    async with running(etcd, "a") as [a]:
+        await a.controller.create_topic(TOPIC, 2, "")
+        topology = await a.directory.wait_topic(TOPIC.path)
+        a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
+        if what == "subscription":
+            await a.controller.join(joining("old"), Inbox())
+        await asyncio.sleep(1.0)
+        a.fates.commits = [NO_FAULT, NO_FAULT if answered else Fate(arrive_s=0.0, fail_s=0.5)]
+        if what == "topic":
+            deleting = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=True))
+            await asyncio.sleep(0.01)
             await a.controller.create_topic(TOPIC, 2, "")
-            topology = await a.directory.wait_topic(TOPIC.path)
-            a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
-            if what == "subscription":
-                await a.controller.join(joining("old"), Inbox())
-            await asyncio.sleep(1.0)
-            a.fates.commits = [NO_FAULT, NO_FAULT if answered else Fate(arrive_s=0.0, fail_s=0.5)]
-            if what == "topic":
-                deleting = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=True))
-                await asyncio.sleep(0.01)
-                await a.controller.create_topic(TOPIC, 2, "")
-            else:
-                deleting = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
-                await asyncio.sleep(0.01)
-            await joined(a)
-            await deleting
-            await asyncio.sleep(60.0)
-            assert a.controller.statistics().connected_consumers == 1
-
-    run(scenario())
+        else:
+            deleting = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
+            await asyncio.sleep(0.01)
+        await joined(a)
+        await deleting
+        await asyncio.sleep(60.0)
+        assert a.controller.statistics().connected_consumers == 1
 
 
 async def made_again_behind_a_deletion(process: Process) -> asyncio.Future[None]:
@@ -71,26 +69,21 @@ async def made_again_behind_a_deletion(process: Process) -> asyncio.Future[None]
     return deleting
 
 
-def test_a_deletion_that_another_one_has_ended_leaves_the_next_of_its_name_alone() -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            await (await made_again_behind_a_deletion(a))
-            await asyncio.sleep(5.0)
-            assert a.controller.statistics().connected_consumers == 1
-
-    run(scenario())
+@virtual_time
+async def test_a_deletion_that_another_one_has_ended_leaves_the_next_of_its_name_alone() -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await (await made_again_behind_a_deletion(a))
+        await asyncio.sleep(5.0)
+        assert a.controller.statistics().connected_consumers == 1
 
 
-def test_what_is_deleted_while_an_earlier_one_of_its_name_is_forgotten_is_deleted_too() -> None:
+@virtual_time
+async def test_what_is_deleted_while_an_earlier_one_of_its_name_is_forgotten_is_deleted_too() -> None:
     """▲ It would be said to be gone, and stand."""
-
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            earlier = await made_again_behind_a_deletion(a)
-            topology = await a.directory.wait_topic(TOPIC.path)
-            a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
-            await a.controller.delete_subscription(TOPIC, "s", force=True)
-            assert await a.store.get(keys.subscription(TOPIC.path, "s")) is None
-            await earlier
-
-    run(scenario())
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        earlier = await made_again_behind_a_deletion(a)
+        topology = await a.directory.wait_topic(TOPIC.path)
+        a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
+        await a.controller.delete_subscription(TOPIC, "s", force=True)
+        assert await a.store.get(keys.subscription(TOPIC.path, "s")) is None
+        await earlier

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TypeVar
+import functools
+from collections.abc import Callable, Coroutine
+from typing import ParamSpec, TypeVar
 
 from simulation.judges.leftovers import tasks_left
 from simulation.world.guards import forbidden
 from simulation.world.loop import SimLoop
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -37,3 +39,15 @@ def run(scenario: Coroutine[object, object, T], *, unhandled: int = 0, leaves_ta
     assert len(loop.unhandled) == unhandled, loop.unhandled
     assert leaves_tasks or not left, left
     return result
+
+
+def virtual_time(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
+    """Decorates a test that is a coroutine function: `run` runs it, and pytest-asyncio does not see it.
+
+    It stands directly above the function, below marks, parameters and Hypothesis' `given`."""
+
+    @functools.wraps(test)
+    def in_virtual_time(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return in_virtual_time

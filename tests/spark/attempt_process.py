@@ -15,7 +15,7 @@ from pyspark_txnstore.shared.options import SinkOptions
 from pyspark_txnstore.sink.attempt import Attempt
 from pyspark_txnstore.sink.batch_names import BatchName
 from pyspark_txnstore.sink.runs import BatchRun
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 
 
 def rows(folder: Path) -> Iterator[pa.RecordBatch]:

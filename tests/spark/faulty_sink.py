@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.shared.process_client import client_of
 from pyspark_txnstore.sink.winners import BatchCommit, Written, to_commit
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 
 
 class FaultySource(DefaultSource):

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import txnclient.sync
 from tests.spark.service import Service
 from tests.spark.sink_lines import Lines
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 
 LOCATION = "viewfs://store/checkpoints/copy"
 LONG_MS = "600000"
@@ -81,8 +81,12 @@ def test_x1_a_query_that_is_stopped_has_aborted_its_batch_though_its_checkpoint_
     options = {"checkpointLocation": LOCATION, "transactionTimeoutMs": LONG_MS}
     query = lines.start(topic, lines.rows(2), "stall last", **options)
     try:
-        wait_until(lambda: (lines.marks / "stalled").exists() or not query.isActive, "a task to wait", 100.0)
-        wait_until(lambda: any(lines.marks.glob("written-*")) or not query.isActive, "the other to have written", 100.0)
+        wait_until(lambda: (lines.marks / "stalled").exists() or not query.isActive, "a task to wait", within_s=100.0)
+        wait_until(
+            lambda: any(lines.marks.glob("written-*")) or not query.isActive,
+            "the other to have written",
+            within_s=100.0,
+        )
         query.stop()
     finally:
         (lines.marks / "go").touch()

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.faulty_sink import FaultySource, processes_of_executor
 from tests.spark.sessions import configuration
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 MASTER = "127.0.0.1"
@@ -73,7 +73,7 @@ def session(folder: Path, master: str) -> SparkSession:
     spark.dataSource.register(FaultySource)
     running = spark.sparkContext._jsc.sc()
     there = 1 + len(HOSTS)  # the driver counts as one
-    wait_until(lambda: running.getExecutorMemoryStatus().size() == there, "an executor on each host", 100.0)
+    wait_until(lambda: running.getExecutorMemoryStatus().size() == there, "an executor on each host", within_s=100.0)
     return spark
 
 
@@ -108,7 +108,7 @@ class Writes:
         Python goes on first, and is done before its executor hears of anything. Returns the process of its JVM."""
         query = self.stream(write, "come back")
         marks = self.marks(write)
-        wait_until(lambda: (marks / "half").exists() or not query.isActive, "half of the rows", 100.0)
+        wait_until(lambda: (marks / "half").exists() or not query.isActive, "half of the rows", within_s=100.0)
         attempt, _, *processes = json.loads((marks / "begun-0").read_text())
         assert attempt == 0
         jvm = processes[-1]
@@ -118,7 +118,7 @@ class Writes:
             ended(query)
             (marks / "go").touch()
             send(signal.SIGCONT, processes[:-1])
-            wait_until((marks / "ended-0").exists, "the attempt that was stopped to end", 100.0)
+            wait_until((marks / "ended-0").exists, "the attempt that was stopped to end", within_s=100.0)
         finally:
             send(signal.SIGCONT, [jvm])
         return jvm
@@ -160,13 +160,13 @@ def main(folder: Path, url: str, topic: str) -> None:
         before.update(at_work(spark))
         return len(before) == 2
 
-    wait_until(both_work, "tasks on both executors", 100.0)
+    wait_until(both_work, "tasks on both executors", within_s=100.0)
     writes = Writes(spark, folder, url, topic)
     writes.frame("frame", "outrun")
     ended(writes.stream("stream", "outrun"))
     stopped = writes.stopped("stopped")
     assert stopped in before
-    wait_until(lambda: stopped in at_work(spark), "tasks on the executor that was stopped", 100.0)
+    wait_until(lambda: stopped in at_work(spark), "tasks on the executor that was stopped", within_s=100.0)
     spark.stop()
 
 

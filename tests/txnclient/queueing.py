@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import txnclient
+from txnclient.transactions.transaction import transaction_impl
 from txnwire.proto import txn_pb2 as pb
 
 TOPIC = "topic://public/default/jobs"
@@ -34,4 +35,4 @@ async def force_abort(txn: txnclient.Transaction) -> None:
         action=pb.TXN_ACTION_ABORT,
         forced=True,
     )
-    await txn.link.call(pb.Command(end_txn=end), timeout_s=10)
+    await transaction_impl(txn).link.call(pb.Command(end_txn=end), timeout_s=10)

@@ -607,10 +607,3 @@ async def connected(*addresses: str, **options: Any) -> AsyncIterator[tuple[Clus
     ) as client:
         yield cluster, client
     await cluster.stop()
-
-
-async def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
-    """Wait, in virtual time, until a condition holds."""
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.001)

@@ -10,8 +10,8 @@ import pytest
 import txnclient
 from segments.log.settings import BrokerSettings
 from tests.cluster import running_cluster
-from tests.segments.brokering import eventually
 from tests.segments.gates import SlowDisks
+from tests.waiting import until
 from txnwire.protocol import MIB
 
 TOPIC = "topic://public/default/full"
@@ -54,7 +54,7 @@ async def test_producers_wait_for_a_slow_disk_and_all_they_sent_is_stored_once_i
             seen.append(broker.statistics().inflight_bytes)
             return seen[-1] > bound - 2 * MIB and seen.count(seen[-1]) > 50
 
-        await eventually(refused_again, timeout_s=30.0)
+        await until(refused_again, within_s=30.0)
         assert max(seen) <= bound
         assert not any(one.done() for one in sent), "nobody has been told anything yet, and nobody has failed"
         disks.go_on()

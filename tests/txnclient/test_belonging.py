@@ -15,8 +15,12 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
-from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected, until
+from tests.segments.virtual_time import run, virtual_time
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
+from tests.waiting import until
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.producing.producer import producer_impl
+from txnclient.reading.reader import reader_impl
 from txnclient.sync.bridge import Bridge
 
 CALLS = 50
@@ -94,10 +98,10 @@ CALLS_OF_ALL: dict[str, Callable[[Things], Awaitable[object]]] = {
     "producer.close": lambda on: on.producer.close(),
     "consumer.receive": lambda on: on.consumer.receive(),
     "consumer.receive_many": lambda on: on.consumer.receive_many(2),
-    "consumer.receive_batch": lambda on: on.consumer.receive_batch(1, 1, None),
+    "consumer.receive_batch": lambda on: consumer_impl(on.consumer).receive_batch(1, 1, None),
     "consumer.__anext__": lambda on: on.consumer.__anext__(),
     "consumer.ack": lambda on: on.consumer.ack(on.message),
-    "consumer.ack_nowait": lambda on: _sync(lambda: on.consumer.ack_nowait(on.message)),
+    "consumer.ack_nowait": lambda on: _sync(lambda: consumer_impl(on.consumer).ack_nowait(on.message)),
     "consumer.ack_cumulative": lambda on: on.consumer.ack_cumulative(on.message),
     "consumer.nack": lambda on: on.queue.nack(on.message),
     "consumer.seek": lambda on: on.consumer.seek("earliest"),
@@ -266,115 +270,105 @@ async def called_on(call: Callable[[], Awaitable[object]], error: type[Exception
 
 
 @pytest.mark.parametrize("kind", ["stream", "queue"])
-def test_c6_a_failed_consumer_says_so_as_fatal_and_costs_nothing(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            server.refuse["subscribe"] = [txnclient.SubscriptionNotFound("gone") for _ in SEGMENTS]
-            consumer = await client.consumer(TOPIC, "sub", type=kind)
-            calls = 0
+@virtual_time
+async def test_c6_a_failed_consumer_says_so_as_fatal_and_costs_nothing(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.refuse["subscribe"] = [txnclient.SubscriptionNotFound("gone") for _ in SEGMENTS]
+        consumer = await client.consumer(TOPIC, "sub", type=kind)
+        calls = 0
 
-            async def call_on() -> None:
-                nonlocal calls
-                while True:
-                    with pytest.raises(txnclient.SubscriptionNotFound) as caught:
-                        await consumer.receive()
-                    assert (caught.value.fatal, caught.value.retriable) == (True, False)
-                    calls += 1
+        async def call_on() -> None:
+            nonlocal calls
+            while True:
+                with pytest.raises(txnclient.SubscriptionNotFound) as caught:
+                    await consumer.receive()
+                assert (caught.value.fatal, caught.value.retriable) == (True, False)
+                calls += 1
 
-            calling = asyncio.create_task(call_on())
-            await asyncio.sleep(100)
-            calling.cancel()
-            await asyncio.wait((calling,))
-            assert 100 <= calls < 150
-            for error in await called_on(lambda: consumer.receive_many(1, timeout=0)):
-                assert error.fatal
-            assert len([one for one in caplog.records if "cannot go on" in one.getMessage()]) == 1
-
-    run(scenario())
-
-
-def test_c6_everybody_who_waits_when_a_consumer_fails_is_told_at_once() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            consumer = await client.consumer(TOPIC, "sub")
-            await until(lambda: len(server.consumers) == 2)
-            waiting = [asyncio.create_task(consumer.receive(timeout=1000)) for _ in range(20)]
-            await asyncio.sleep(1)
-            began = cluster.clock.monotonic()
-            consumer._receiver.fail(txnclient.TopicNotFound("gone"))
-            await asyncio.wait(waiting)
-            assert cluster.clock.monotonic() < began + txnclient.connection.deadlines.FIRST_PAUSE_S / 2
-            assert all(isinstance(task.exception(), txnclient.TopicNotFound) for task in waiting)
-
-    run(scenario())
+        calling = asyncio.create_task(call_on())
+        await asyncio.sleep(100)
+        calling.cancel()
+        await asyncio.wait((calling,))
+        assert 100 <= calls < 150
+        for error in await called_on(lambda: consumer.receive_many(1, timeout=0)):
+            assert error.fatal
+        assert len([one for one in caplog.records if "cannot go on" in one.getMessage()]) == 1
 
 
-def test_c6_acks_of_a_segment_that_has_failed_fail_at_once() -> None:
+@virtual_time
+async def test_c6_everybody_who_waits_when_a_consumer_fails_is_told_at_once() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "sub")
+        await until(lambda: len(server.consumers) == 2)
+        waiting = [asyncio.create_task(consumer.receive(timeout=1000)) for _ in range(20)]
+        await asyncio.sleep(1)
+        began = cluster.clock.monotonic()
+        consumer_impl(consumer)._receiver.fail(txnclient.TopicNotFound("gone"))
+        await asyncio.wait(waiting)
+        assert cluster.clock.monotonic() < began + txnclient.connection.deadlines.FIRST_PAUSE_S / 2
+        assert all(isinstance(task.exception(), txnclient.TopicNotFound) for task in waiting)
+
+
+@virtual_time
+async def test_c6_acks_of_a_segment_that_has_failed_fail_at_once() -> None:
     """Dies where they wait for their timeout, which is for ever here."""
-
-    async def scenario() -> None:
-        async with connected(timeout=1e6) as (cluster, client):
-            server = cluster.servers["broker:1"]
-            consumer = await client.consumer(TOPIC, "sub")
-            await until(lambda: len(server.consumers) == 2)
-            server.deliver(SEGMENTS[0], 0, b"one", b"two")
-            one, two = await consumer.receive(), await consumer.receive()
-            server.hold["ack"] = asyncio.Event()
-            under_way = asyncio.create_task(consumer.ack(one))
-            await until(lambda: server.seen["ack"])
-            server.refuse["subscribe"] = [txnclient.SubscriptionNotFound("gone") for _ in SEGMENTS]
-            await server.cut()
-            with pytest.raises(txnclient.SubscriptionNotFound):
-                await consumer.receive()
-            for ack in (under_way, consumer.ack(two)):
-                async with asyncio.timeout(10):
-                    with pytest.raises(txnclient.SubscriptionNotFound) as caught:
-                        await ack
-                assert caught.value.fatal
-
-    run(scenario())
-
-
-def test_c6_a_loop_ends_with_what_its_consumer_failed_with() -> None:
-    """`NotAllowed` passes, of a consumer that lives."""
-
-    async def scenario() -> None:
-        async with connected() as (_, client):
-            consumer = await client.consumer(TOPIC, "sub")
-            consumer._receiver.fail(txnclient.NotAllowed("the subscription is a queue by now"))
-            with pytest.raises(txnclient.NotAllowed, match="by now") as caught:
-                await txnclient.process(consumer, lambda message: None, patience=1e9)
+    async with connected(timeout=1e6) as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "sub")
+        await until(lambda: len(server.consumers) == 2)
+        server.deliver(SEGMENTS[0], 0, b"one", b"two")
+        one, two = await consumer.receive(), await consumer.receive()
+        server.hold["ack"] = asyncio.Event()
+        under_way = asyncio.create_task(consumer.ack(one))
+        await until(lambda: server.seen["ack"])
+        server.refuse["subscribe"] = [txnclient.SubscriptionNotFound("gone") for _ in SEGMENTS]
+        await server.cut()
+        with pytest.raises(txnclient.SubscriptionNotFound):
+            await consumer.receive()
+        for ack in (under_way, consumer.ack(two)):
+            async with asyncio.timeout(10):
+                with pytest.raises(txnclient.SubscriptionNotFound) as caught:
+                    await ack
             assert caught.value.fatal
 
-    run(scenario())
+
+@virtual_time
+async def test_c6_a_loop_ends_with_what_its_consumer_failed_with() -> None:
+    """`NotAllowed` passes, of a consumer that lives."""
+    async with connected() as (_, client):
+        consumer = await client.consumer(TOPIC, "sub")
+        consumer_impl(consumer)._receiver.fail(txnclient.NotAllowed("the subscription is a queue by now"))
+        with pytest.raises(txnclient.NotAllowed, match="by now") as caught:
+            await txnclient.process(consumer, lambda message: None, patience=1e9)
+        assert caught.value.fatal
 
 
-def test_c6_failed_and_closed_things_let_the_loop_live() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            things = await opened(client, cluster.servers["broker:1"])
-            things.reader._receiver.fail(txnclient.DataTrimmed("gone"))
-            assert (await called_on(lambda: things.reader.receive(timeout=0)))[0].fatal
-            fenced = await client.producer(TOPIC)
-            fenced.fenced(txnclient.ProducerFenced("a newer one"))
-            for call in (lambda: fenced.send(b"x"), lambda: fenced.send_many([b"x"])):
-                assert (await called_on(call))[-1].fatal
-            for thing in things[1:5]:
-                await thing.close()  # type: ignore[attr-defined]
-            await client.close()
-            for name, call_closed in CALLS_OF_ALL.items():
-                if name.split(".")[0] in ("producer", "consumer", "reader", "client") and not name.endswith(
-                    (".close", "__anext__", "nowait", "rewind", "flush", "_entries", "receive_batch")
-                ):
-                    quick = name.replace("receive", "").endswith(".") or name.endswith("_many")
-                    errors = await called_on(
-                        (lambda name=name: _impatient(name, things)) if quick else lambda c=call_closed: c(things)  # type: ignore[misc]
-                    )
-                    assert errors[-1].fatal, name
-
-    run(scenario())
+@virtual_time
+async def test_c6_failed_and_closed_things_let_the_loop_live() -> None:
+    async with connected() as (cluster, client):
+        things = await opened(client, cluster.servers["broker:1"])
+        reader_impl(things.reader)._receiver.fail(txnclient.DataTrimmed("gone"))
+        assert (await called_on(lambda: things.reader.receive(timeout=0)))[0].fatal
+        fenced = await client.producer(TOPIC)
+        producer_impl(fenced).fenced(txnclient.ProducerFenced("a newer one"))
+        for call in (lambda: fenced.send(b"x"), lambda: fenced.send_many([b"x"])):
+            assert (await called_on(call))[-1].fatal
+        for thing in things[1:5]:
+            await thing.close()  # type: ignore[attr-defined]
+        await client.close()
+        for name, call_closed in CALLS_OF_ALL.items():
+            if name.split(".")[0] in ("producer", "consumer", "reader", "client") and not name.endswith(
+                (".close", "__anext__", "nowait", "rewind", "flush", "_entries", "receive_batch")
+            ):
+                quick = name.replace("receive", "").endswith(".") or name.endswith("_many")
+                errors = await called_on(
+                    (lambda name=name: _impatient(name, things)) if quick else lambda c=call_closed: c(things)  # type: ignore[misc]
+                )
+                assert errors[-1].fatal, name
 
 
 async def _impatient(name: str, on: Things) -> None:
@@ -384,13 +378,11 @@ async def _impatient(name: str, on: Things) -> None:
     await receiver.receive_many(1, timeout=0)
 
 
-def test_c6_asking_on_behind_the_end_lets_the_loop_live() -> None:
-    async def scenario() -> None:
-        async with connected() as (_, client):
-            reader = await client.reader(TOPIC, end="latest")
-            await called_on(reader.receive, txnclient.EndOfStream)
-            others = asyncio.create_task(asyncio.sleep(0))
-            while not others.done():
-                assert await reader.receive_many(1) == []
-
-    run(scenario())
+@virtual_time
+async def test_c6_asking_on_behind_the_end_lets_the_loop_live() -> None:
+    async with connected() as (_, client):
+        reader = await client.reader(TOPIC, end="latest")
+        await called_on(reader.receive, txnclient.EndOfStream)
+        others = asyncio.create_task(asyncio.sleep(0))
+        while not others.done():
+            assert await reader.receive_many(1) == []

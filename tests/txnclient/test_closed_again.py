@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 import txnclient
-from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected, until
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
+from tests.waiting import until
 from txnwire.errors import to_wire
 from txnwire.proto import txn_pb2 as pb
 
@@ -33,60 +34,53 @@ async def attached(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("how", ["stream", "queue", "reader"])
-def test_a_broker_that_closes_us_at_each_first_read_is_not_asked_in_a_tight_loop(how: str) -> None:
+@virtual_time
+async def test_a_broker_that_closes_us_at_each_first_read_is_not_asked_in_a_tight_loop(how: str) -> None:
     """Seeds 30014 and 30089: 907 times in the seconds for which a disk failed to read."""
-
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            receiving = await opened(client, how)
-            await attached(server)
-            server.closes_at_first_read = UNREADABLE
-            await server.cut()
-            before = server.seen["subscribe"]
-            await asyncio.sleep(FAILING_S)
-            each = (server.seen["subscribe"] - before) / len(SEGMENTS)
-            assert FAILING_S * 0.7 < each < FAILING_S * 2 + 10  # pauses of half a second to a whole one in the end
-            server.closes_at_first_read = None
-            await asyncio.sleep(1.1)
-            server.deliver(LEFT, 0, b"a")
-            assert (await receiving.receive(timeout=1)).value == b"a"
-
-    run(scenario())
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        receiving = await opened(client, how)
+        await attached(server)
+        server.closes_at_first_read = UNREADABLE
+        await server.cut()
+        before = server.seen["subscribe"]
+        await asyncio.sleep(FAILING_S)
+        each = (server.seen["subscribe"] - before) / len(SEGMENTS)
+        assert FAILING_S * 0.7 < each < FAILING_S * 2 + 10  # pauses of half a second to a whole one in the end
+        server.closes_at_first_read = None
+        await asyncio.sleep(1.1)
+        server.deliver(LEFT, 0, b"a")
+        assert (await receiving.receive(timeout=1)).value == b"a"
 
 
 @pytest.mark.parametrize("how", ["stream", "queue", "reader"])
-def test_after_a_while_without_a_loss_the_next_one_is_repaired_at_once(how: str) -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            await opened(client, how)
-            await attached(server)
-            server.closes_at_first_read = UNREADABLE
-            await server.cut()
-            await asyncio.sleep(FAILING_S)
-            server.closes_at_first_read = None
-            await asyncio.sleep(3.0)
-            before = server.seen["subscribe"]
-            closed = pb.ConsumerClosed(consumer_id=server.consumer_of(LEFT), error=to_wire(UNREADABLE))
-            server.push_to_consumer(LEFT, pb.Command(consumer_closed=closed))
-            await asyncio.sleep(0.1)
-            assert server.seen["subscribe"] == before + 1
-
-    run(scenario())
+@virtual_time
+async def test_after_a_while_without_a_loss_the_next_one_is_repaired_at_once(how: str) -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        await opened(client, how)
+        await attached(server)
+        server.closes_at_first_read = UNREADABLE
+        await server.cut()
+        await asyncio.sleep(FAILING_S)
+        server.closes_at_first_read = None
+        await asyncio.sleep(3.0)
+        before = server.seen["subscribe"]
+        closed = pb.ConsumerClosed(consumer_id=server.consumer_of(LEFT), error=to_wire(UNREADABLE))
+        server.push_to_consumer(LEFT, pb.Command(consumer_closed=closed))
+        await asyncio.sleep(0.1)
+        assert server.seen["subscribe"] == before + 1
 
 
-def test_who_leaves_by_itself_comes_back_at_once_however_often() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            consumer = await client.consumer(TOPIC, "sub")
-            await attached(server)
-            before = server.seen["subscribe"]
-            for _ in range(20):
-                consumer.rewind()
-                consumer.rewind()  # ▲ the second finds nothing to leave
-                await asyncio.sleep(0.01)
-            assert server.seen["subscribe"] == before + 20 * len(SEGMENTS)
-
-    run(scenario())
+@virtual_time
+async def test_who_leaves_by_itself_comes_back_at_once_however_often() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "sub")
+        await attached(server)
+        before = server.seen["subscribe"]
+        for _ in range(20):
+            consumer.rewind()
+            consumer.rewind()  # ▲ the second finds nothing to leave
+            await asyncio.sleep(0.01)
+        assert server.seen["subscribe"] == before + 20 * len(SEGMENTS)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import txnclient
-from tools import generate_sync
 from txnclient import TxnError
 from txnwire.errors import ERRORS_BY_CODE
 
@@ -25,7 +24,7 @@ FACES = {
     "Reader": txnclient.Reader,
 }
 ANY_CALL = {"InvalidArgument", "Timeout", "Unauthorized", "InternalError"}
-NOT_OF_USERS = {"Client.admin", "Transaction.reason"}
+NOT_OF_USERS = {"Client.admin"}
 
 
 def test_every_error_is_in_the_table_with_what_it_allows() -> None:
@@ -43,12 +42,11 @@ def _allows(cls: type[TxnError]) -> str:
 
 def _calls() -> dict[str, Callable[..., Any]]:
     """What users call, by `Class.name`: what waits, is answered later, or opens something."""
-    internal = {source.name: source.internal for source in generate_sync.SOURCES}
     found: dict[str, Callable[..., Any]] = {}
     for name, cls in FACES.items():
         for member, function in inspect.getmembers(cls, inspect.isfunction):
             waits = inspect.iscoroutinefunction(function) or "Raises" in (inspect.getdoc(function) or "")
-            if waits and not member.startswith("_") and member not in internal[name]:
+            if waits and not member.startswith("_"):
                 found[f"{name}.{member}"] = function
     return {name: function for name, function in found.items() if name not in NOT_OF_USERS}
 
@@ -68,7 +66,7 @@ def test_every_call_is_in_the_table_with_what_its_docstring_says_it_raises() -> 
         assert raised <= told[shown] | ANY_CALL, f"{shown}: docs/client.md lacks {raised - told[shown] - ANY_CALL}"
     every = {f"{name.partition('.')[0].lower()}.{name.partition('.')[2]}" for name in calls}
     assert {call for call in told if not call.startswith("txnclient.")} - every <= {
-        "connect", "consumer.rewind", "consumer.ack_nowait", "client.transaction", "client.list_topics",
+        "connect", "consumer.rewind", "client.transaction", "client.list_topics",
     }, "docs/client.md has calls that there are not"  # fmt: skip
 
 

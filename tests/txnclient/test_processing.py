@@ -14,7 +14,10 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.processes import read_all
 from tests.txnclient.queueing import force_abort
+from tests.waiting import until
 from txnclient.transactions.coordinators import Coordinators
+from txnclient.transactions.transaction import transaction_impl
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.proto import txn_pb2 as pb
 
 SOURCE = "topic://public/default/source"
@@ -232,17 +235,17 @@ class Hold:
     """Takes part in a transaction and is not done: its commit waits."""
 
     def __init__(self, txn: txnclient.Transaction) -> None:
-        self._txn = txn
+        self._txn = transaction_impl(txn)
         self._held = True
-        txn.started(self)
+        self._txn.started(self)
 
-    def flush(self, txn: txnclient.Transaction) -> None:
+    def flush(self, txn: TransactionImpl) -> None:
         """Not yet."""
 
-    def withdraw(self, txn: txnclient.Transaction) -> None:
+    def withdraw(self, txn: TransactionImpl) -> None:
         self.release()
 
-    def ended(self, txn: txnclient.Transaction, committed: bool, revision: int) -> None:
+    def ended(self, txn: TransactionImpl, committed: bool, revision: int) -> None:
         """Nothing to do."""
 
     def release(self) -> None:
@@ -266,9 +269,7 @@ async def test_of_a_stream_no_batch_commits_while_one_before_it_may_still_fail(c
             holds.append(Hold(txn))
         if len(begun) == 3:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    while begun[1].state != "COMMITTED":
-                        await asyncio.sleep(0.01)
+                await until(lambda: begun[1].state == "COMMITTED", within_s=0.5)
             assert begun[0].state == begun[1].state == "OPEN"
             await force_abort(begun[0])
             holds[0].release()
@@ -295,7 +296,7 @@ async def test_of_a_stream_nothing_goes_on_behind_a_transaction_that_may_still_b
     async def losing(
         self: Coordinators, txn: txnclient.Transaction, action: pb.TxnAction, *args: Any, **more: Any
     ) -> Any:
-        if txn is begun[0] and len(lost) < 4:
+        if begun and txn is transaction_impl(begun[0]) and len(lost) < 4:
             lost.append(str(txn.id))
             raise txnclient.Timeout("nobody answers")
         return await end(self, txn, action, *args, **more)
@@ -308,7 +309,7 @@ async def test_of_a_stream_nothing_goes_on_behind_a_transaction_that_may_still_b
         for message in messages:
             await producer.send(message.value, key=message.key, txn=txn)
         if len(begun) == 1:
-            txn.failed(txnclient.TxnConflict("something of it was refused"))
+            transaction_impl(txn).failed(txnclient.TxnConflict("something of it was refused"))
 
     async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:
         done = await txnclient.process_batches(consumer, handler, batch_messages=1, txn_timeout=4, max_messages=4)

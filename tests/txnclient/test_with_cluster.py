@@ -11,6 +11,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.lagging import HeldDecisions, create_over_both, reads_beside
+from tests.waiting import until
 from txnclient import TransactionState
 from txnwire.ids import TxnId
 
@@ -305,9 +306,7 @@ async def test_two_consumers_share_the_segments_and_one_takes_over_from_the_othe
     first = await client.consumer(topic, "sub", name="first")
     assert len(first.segments) == 4
     second = await client.consumer(topic, "sub", name="second")
-    async with asyncio.timeout(10):
-        while sorted((len(first.segments), len(second.segments))) != [2, 2]:
-            await asyncio.sleep(0.02)
+    await until(lambda: sorted((len(first.segments), len(second.segments))) == [2, 2], within_s=10)
     sent = {b"%d" % n for n in range(40)}
     await producer.send_many([(value, value) for value in sent])
     got: dict[bytes, None] = {}
@@ -318,9 +317,7 @@ async def test_two_consumers_share_the_segments_and_one_takes_over_from_the_othe
                 got.update(dict.fromkeys(message.value for message in messages))
                 await consumer.ack(messages)
     await second.close()
-    async with asyncio.timeout(10):
-        while len(first.segments) < 4:
-            await asyncio.sleep(0.02)
+    await until(lambda: len(first.segments) >= 4, within_s=10)
     await producer.send_many([(f"k{n}", b"more") for n in range(20)])
     assert {message.value for message in await receive(first, 20)} == {b"more"}
 
@@ -464,7 +461,5 @@ async def test_a_client_that_closes_leaves_no_task(cluster: InProcessCluster) ->
             await producer.send(b"x", txn=txn)
         await consumer.ack(await consumer.receive())
         await own.begin()
-    async with asyncio.timeout(5):
-        while [t for t in asyncio.all_tasks() if "txnclient" in str(t.get_coro())]:
-            await asyncio.sleep(0.01)
+    await until(lambda: not [t for t in asyncio.all_tasks() if "txnclient" in str(t.get_coro())], within_s=5)
     assert len(asyncio.all_tasks()) <= before + 10  # the servers' own

@@ -12,8 +12,9 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
-from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import TOPIC, connected, until
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import TOPIC, connected
+from tests.waiting import until
 
 Call = Callable[[txnclient.Client, Any, Any, Any], Awaitable[object]]
 
@@ -55,79 +56,68 @@ WRONG: dict[str, Call] = {
 }
 
 
-def test_wrong_arguments_are_refused_in_words_that_name_them() -> None:
-    async def scenario() -> None:
-        async with connected() as (_, client):
-            producer, consumer = await client.producer(TOPIC), await client.consumer(TOPIC, "sub")
-            txn = await client.begin(name="job/1")
-            for said, call in WRONG.items():
-                with pytest.raises(txnclient.InvalidArgument, match=said):
-                    await call(client, producer, consumer, txn)
-
-    run(scenario())
+@virtual_time
+async def test_wrong_arguments_are_refused_in_words_that_name_them() -> None:
+    async with connected() as (_, client):
+        producer, consumer = await client.producer(TOPIC), await client.consumer(TOPIC, "sub")
+        txn = await client.begin(name="job/1")
+        for said, call in WRONG.items():
+            with pytest.raises(txnclient.InvalidArgument, match=said):
+                await call(client, producer, consumer, txn)
 
 
 @pytest.mark.parametrize("delay", [float("inf"), float("nan"), -1.0, 31 * 24 * 3600.0, "1"])
-def test_a_delay_that_no_broker_takes_is_refused_before_anything_is_given_back(delay: Any) -> None:
+@virtual_time
+async def test_a_delay_that_no_broker_takes_is_refused_before_anything_is_given_back(delay: Any) -> None:
     """Dies where the message is nobody's any more."""
-
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server, consumer = cluster.servers["broker:1"], await client.consumer(TOPIC, "sub", type="queue")
-            await until(lambda: server.consumers and server.permits)
-            server.deliver(consumer.segments[0], 0, b"a")
-            message = await consumer.receive()
-            with pytest.raises(txnclient.InvalidArgument, match="a delay is a number of seconds, 0 to 2592000, not"):
-                await consumer.nack(message, delay=delay)
-            async with client.transaction() as txn:
-                await consumer.ack(message, txn=txn)  # it is held still
-            with pytest.raises(txnclient.InvalidArgument, match="redelivery_delay is a number of seconds"):
-                await client.consumer(TOPIC, "sub", type="queue", redelivery_delay=delay)
-
-    run(scenario())
+    async with connected() as (cluster, client):
+        server, consumer = cluster.servers["broker:1"], await client.consumer(TOPIC, "sub", type="queue")
+        await until(lambda: server.consumers and server.permits)
+        server.deliver(consumer.segments[0], 0, b"a")
+        message = await consumer.receive()
+        with pytest.raises(txnclient.InvalidArgument, match="a delay is a number of seconds, 0 to 2592000, not"):
+            await consumer.nack(message, delay=delay)
+        async with client.transaction() as txn:
+            await consumer.ack(message, txn=txn)  # it is held still
+        with pytest.raises(txnclient.InvalidArgument, match="redelivery_delay is a number of seconds"):
+            await client.consumer(TOPIC, "sub", type="queue", redelivery_delay=delay)
 
 
-def test_a_reader_asked_for_no_messages_refuses_too() -> None:
-    async def scenario() -> None:
-        async with connected() as (_, client), await client.reader(TOPIC) as reader:
-            with pytest.raises(txnclient.InvalidArgument, match="max_messages is a positive number, not 0"):
-                await reader.receive_many(0)
-
-    run(scenario())
+@virtual_time
+async def test_a_reader_asked_for_no_messages_refuses_too() -> None:
+    async with connected() as (_, client), await client.reader(TOPIC) as reader:
+        with pytest.raises(txnclient.InvalidArgument, match="max_messages is a positive number, not 0"):
+            await reader.receive_many(0)
 
 
-def test_what_a_caller_s_own_iterable_raises_is_not_hidden() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server, consumer = cluster.servers["broker:1"], await client.consumer(TOPIC, "sub")
-            await until(lambda: server.consumers and server.permits)
-            server.deliver(consumer.segments[0], 0, b"a")
-            message = await consumer.receive()
+@virtual_time
+async def test_what_a_caller_s_own_iterable_raises_is_not_hidden() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = cluster.servers["broker:1"], await client.consumer(TOPIC, "sub")
+        await until(lambda: server.consumers and server.permits)
+        server.deliver(consumer.segments[0], 0, b"a")
+        message = await consumer.receive()
 
-            def messages() -> Any:
-                yield message
-                raise AttributeError("a slip in it")
+        def messages() -> Any:
+            yield message
+            raise AttributeError("a slip in it")
 
-            with pytest.raises(AttributeError, match="a slip in it"):
-                await consumer.ack(messages())
-
-    run(scenario())
+        with pytest.raises(AttributeError, match="a slip in it"):
+            await consumer.ack(messages())
 
 
-def test_what_is_open_says_what_it_is() -> None:
-    async def scenario() -> None:
-        async with connected() as (_, client):
-            producer = await client.producer(TOPIC, name="p1")
-            consumer = await client.consumer(TOPIC, "sub", name="c1", type="queue")
-            reader = await client.reader(TOPIC)
-            assert repr(client) == "Client(txn://broker:1)"
-            assert repr(producer) == f"Producer({TOPIC}, p1)"
-            assert repr(consumer) == f"Consumer(sub: queue of {TOPIC}, c1)"
-            assert repr(reader) == f"Reader({TOPIC})"
-            await client.close()
-            assert all(repr(one).endswith(", closed)") for one in (client, producer, consumer, reader))
-
-    run(scenario())
+@virtual_time
+async def test_what_is_open_says_what_it_is() -> None:
+    async with connected() as (_, client):
+        producer = await client.producer(TOPIC, name="p1")
+        consumer = await client.consumer(TOPIC, "sub", name="c1", type="queue")
+        reader = await client.reader(TOPIC)
+        assert repr(client) == "Client(txn://broker:1)"
+        assert repr(producer) == f"Producer({TOPIC}, p1)"
+        assert repr(consumer) == f"Consumer(sub: queue of {TOPIC}, c1)"
+        assert repr(reader) == f"Reader({TOPIC})"
+        await client.close()
+        assert all(repr(one).endswith(", closed)") for one in (client, producer, consumer, reader))
 
 
 def test_a_timeout_that_is_none_is_refused_before_connecting() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore import keys
 from txnstore.election import Election
 from txnstore.etcd.etcd_store import EtcdStore
@@ -57,13 +57,11 @@ async def check_terms_follow_one_another(store: MetadataStore) -> None:
     assert await store.get(KEY) is None
 
 
-def test_terms_follow_one_another_in_memory() -> None:
-    async def scenario() -> None:
-        store = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(0))
-        await check_terms_follow_one_another(store)
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_terms_follow_one_another_in_memory() -> None:
+    store = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(0))
+    await check_terms_follow_one_another(store)
+    await store.close()
 
 
 async def test_terms_follow_one_another_on_etcd(store: EtcdStore) -> None:
@@ -77,117 +75,103 @@ def elected_leases(etcd: MemoryEtcd) -> list[int]:
 
 
 @pytest.mark.parametrize("fate", [Fate(arrive_s=None, fail_s=0.5), Fate(arrive_s=0.0, fail_s=0.5)])
-def test_e2_a_claim_whose_answer_is_lost_is_recognized_by_its_lease(fate: Fate) -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(fate))
-        leadership = await election(store, "a").campaign()
-        record = etcd.mvcc.get(KEY, 0)
-        assert record is not None
-        assert (record.create_revision, record.lease) == (leadership.epoch, leadership.lease_id)
-        assert leadership.lease_id == 1  # the very first claim, not another one after it
-        assert elected_leases(etcd) == [1]
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_e2_a_claim_whose_answer_is_lost_is_recognized_by_its_lease(fate: Fate) -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(fate))
+    leadership = await election(store, "a").campaign()
+    record = etcd.mvcc.get(KEY, 0)
+    assert record is not None
+    assert (record.create_revision, record.lease) == (leadership.epoch, leadership.lease_id)
+    assert leadership.lease_id == 1  # the very first claim, not another one after it
+    assert elected_leases(etcd) == [1]
+    await store.close()
 
 
-def test_a_cancelled_claim_leaves_no_key_behind_even_if_it_lands_later() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(Fate(arrive_s=1.0, answer_s=1.0)))
-        claim = asyncio.create_task(election(store, "a").campaign())
-        await asyncio.sleep(0.5)
-        claim.cancel()
-        await asyncio.gather(claim, return_exceptions=True)
-        await asyncio.sleep(20.0)
-        assert etcd.mvcc.get(KEY, 0) is None
-        assert elected_leases(etcd) == []
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_a_cancelled_claim_leaves_no_key_behind_even_if_it_lands_later() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(Fate(arrive_s=1.0, answer_s=1.0)))
+    claim = asyncio.create_task(election(store, "a").campaign())
+    await asyncio.sleep(0.5)
+    claim.cancel()
+    await asyncio.gather(claim, return_exceptions=True)
+    await asyncio.sleep(20.0)
+    assert etcd.mvcc.get(KEY, 0) is None
+    assert elected_leases(etcd) == []
+    await store.close()
 
 
-def test_a_claim_that_was_overtaken_leaves_no_lease_behind() -> None:
+@virtual_time
+async def test_a_claim_that_was_overtaken_leaves_no_lease_behind() -> None:
     """It would be kept alive for as long as its process lives: one for each election that was lost by a hair."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        slow = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(Fate(arrive_s=1.0, answer_s=1.0)))
-        quick = MemoryStore(etcd, LoopClock(), random.Random(1))
-        overtaken = asyncio.create_task(election(slow, "a").campaign())
-        await asyncio.sleep(0.5)
-        leadership = await election(quick, "b").campaign()
-        await asyncio.sleep(20.0)
-        assert not overtaken.done()
-        assert elected_leases(etcd) == [leadership.lease_id]
-        overtaken.cancel()
-        await asyncio.gather(overtaken, return_exceptions=True)
-        await slow.close()
-        await quick.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock())
+    slow = MemoryStore(etcd, LoopClock(), random.Random(0), faults=FirstCommit(Fate(arrive_s=1.0, answer_s=1.0)))
+    quick = MemoryStore(etcd, LoopClock(), random.Random(1))
+    overtaken = asyncio.create_task(election(slow, "a").campaign())
+    await asyncio.sleep(0.5)
+    leadership = await election(quick, "b").campaign()
+    await asyncio.sleep(20.0)
+    assert not overtaken.done()
+    assert elected_leases(etcd) == [leadership.lease_id]
+    overtaken.cancel()
+    await asyncio.gather(overtaken, return_exceptions=True)
+    await slow.close()
+    await quick.close()
 
 
-def test_of_many_candidates_one_holds_the_key_at_a_time() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        held: list[int] = []
+@virtual_time
+async def test_of_many_candidates_one_holds_the_key_at_a_time() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    held: list[int] = []
 
-        async def candidate(name: str) -> None:
-            store = MemoryStore(etcd, LoopClock(), random.Random(name))
-            for _ in range(3):
-                leadership = await election(store, name).campaign()
-                held.append(leadership.epoch)
-                record = etcd.mvcc.get(KEY, 0)
-                assert record is not None
-                assert record.create_revision == leadership.epoch
-                await asyncio.sleep(random.Random(name).uniform(0.0, 1.0))
-                await leadership.resign()
-            await store.close()
+    async def candidate(name: str) -> None:
+        store = MemoryStore(etcd, LoopClock(), random.Random(name))
+        for _ in range(3):
+            leadership = await election(store, name).campaign()
+            held.append(leadership.epoch)
+            record = etcd.mvcc.get(KEY, 0)
+            assert record is not None
+            assert record.create_revision == leadership.epoch
+            await asyncio.sleep(random.Random(name).uniform(0.0, 1.0))
+            await leadership.resign()
+        await store.close()
 
-        await asyncio.gather(*(candidate(name) for name in "abcd"))
-        assert held == sorted(set(held))
-        assert len(held) == 12
-
-    run(scenario())
+    await asyncio.gather(*(candidate(name) for name in "abcd"))
+    assert held == sorted(set(held))
+    assert len(held) == 12
 
 
-def test_a_holder_that_cannot_reach_the_store_counts_itself_out_before_the_lease_expires() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        paused = MemoryStore(etcd, LoopClock(), random.Random(0))
-        other = MemoryStore(etcd, LoopClock(), random.Random(1))
-        leadership = await election(paused, "a").campaign()
-        paused.memory_backend.disconnect()
-        await asyncio.wait_for(leadership.wait_lost(), 5.0)
-        assert not leadership.valid()
-        assert etcd.mvcc.get(KEY, 0) is not None
-        successor = await election(other, "b").campaign()
-        assert successor.epoch > leadership.epoch
-        await paused.close()
-        await other.close()
-
-    run(scenario())
+@virtual_time
+async def test_a_holder_that_cannot_reach_the_store_counts_itself_out_before_the_lease_expires() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    paused = MemoryStore(etcd, LoopClock(), random.Random(0))
+    other = MemoryStore(etcd, LoopClock(), random.Random(1))
+    leadership = await election(paused, "a").campaign()
+    paused.memory_backend.disconnect()
+    await asyncio.wait_for(leadership.wait_lost(), 5.0)
+    assert not leadership.valid()
+    assert etcd.mvcc.get(KEY, 0) is not None
+    successor = await election(other, "b").campaign()
+    assert successor.epoch > leadership.epoch
+    await paused.close()
+    await other.close()
 
 
-def test_e1_a_candidate_that_was_away_while_the_term_ended_and_was_compacted_away_is_elected() -> None:
+@virtual_time
+async def test_e1_a_candidate_that_was_away_while_the_term_ended_and_was_compacted_away_is_elected() -> None:
     """▲ The watch shows it nothing of the end: it lists anew, and there is nothing."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        there, away = (MemoryStore(etcd, LoopClock(), random.Random(seed)) for seed in (0, 1))
-        leadership = await election(there, "a").campaign()
-        waiting = asyncio.create_task(election(away, "b").campaign())
-        await asyncio.sleep(1.0)
-        away.memory_backend.disconnect()
-        await leadership.resign()
-        await there.commit(Commit(puts=(Put(b"/elsewhere", b""),)))
-        etcd.compact(etcd.mvcc.revision)
-        away.memory_backend.reconnect()
-        successor = await asyncio.wait_for(waiting, 60.0)
-        assert successor.epoch > leadership.epoch
-        await there.close()
-        await away.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock())
+    there, away = (MemoryStore(etcd, LoopClock(), random.Random(seed)) for seed in (0, 1))
+    leadership = await election(there, "a").campaign()
+    waiting = asyncio.create_task(election(away, "b").campaign())
+    await asyncio.sleep(1.0)
+    away.memory_backend.disconnect()
+    await leadership.resign()
+    await there.commit(Commit(puts=(Put(b"/elsewhere", b""),)))
+    etcd.compact(etcd.mvcc.revision)
+    away.memory_backend.reconnect()
+    successor = await asyncio.wait_for(waiting, 60.0)
+    assert successor.epoch > leadership.epoch
+    await there.close()
+    await away.close()

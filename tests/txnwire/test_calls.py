@@ -12,7 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from tests.txnwire.test_grpc_transport import echo_process
-from tests.txnwire.waiting import eventually, idle
+from tests.waiting import idle, until
 from txnwire import errors
 from txnwire.calls import Caller, Handler, Peer, serve_connection
 from txnwire.clock import SystemClock
@@ -363,14 +363,14 @@ async def test_a_cancelled_call_leaves_the_connection_and_the_others(server: Tes
     service.handlers["send"] = hold
     async with reconnected(server) as caller:
         calls = [asyncio.ensure_future(caller.call(send(i), timeout_s=30)) for i in range(10)]
-        await eventually(lambda: len(held) == 10)
+        await until(lambda: len(held) == 10)
         for call in calls[::2]:
             call.cancel()
         for reply in held:
             reply()
         results = await asyncio.gather(*calls[1::2])
         assert [reply.send_ok.entry_id for reply in results] == [1, 3, 5, 7, 9]
-        await eventually(lambda: caller.outstanding == 0)
+        await until(lambda: caller.outstanding == 0)
 
 
 @pytest.mark.parametrize("end", ["refused", "late", "closed"])
@@ -390,14 +390,14 @@ async def test_an_error_that_nobody_waits_for_any_more_is_nobody_s(
     async with reconnected(server) as caller:
         answer = caller.call_nowait(send(1), timeout_s=0.01 if end == "late" else 30)
         waiting = asyncio.ensure_future(asyncio.shield(answer))
-        await eventually(lambda: bool(held))
+        await until(lambda: bool(held))
         waiting.cancel()
         await asyncio.sleep(0)
         if end == "refused":
             held[0]()
         if end != "closed":
-            await eventually(lambda: caller.outstanding == 0)
-    await eventually(answer.done)
+            await until(lambda: caller.outstanding == 0)
+    await until(answer.done)
     del answer, waiting
     gc.collect()
     await asyncio.sleep(0)
@@ -440,7 +440,7 @@ async def test_closing_fails_what_waits_tells_nobody_and_may_be_repeated(
     with pytest.raises(ConnectionLost, match="closed here"):
         await future
     assert pushes.reasons == []
-    await eventually(lambda: server.served == 1)
+    await until(lambda: server.served == 1)
 
 
 async def test_closing_from_inside_a_push_does_not_hang(server: TestServer, service: TestService) -> None:
@@ -467,9 +467,9 @@ async def test_handlers_tasks_end_before_disconnected_is_told(server: TestServer
     service.handlers["send"] = lambda _peer, _command: wait_for_ever()
     caller = await open_caller(server.address, Pushes())
     futures = [caller.call_nowait(send(i), timeout_s=30) for i in range(3)]
-    await eventually(lambda: len(service.events) == 3)
+    await until(lambda: len(service.events) == 3)
     await caller.close()
-    await eventually(lambda: server.served == 1)
+    await until(lambda: server.served == 1)
     assert service.events == ["started"] * 3 + ["ended"] * 3 + ["disconnected"]
     (peer,) = service.peers
     assert peer.closed
@@ -502,7 +502,7 @@ async def test_a_handler_whose_connection_ends_before_it_begins_is_put_away(
     caller = await open_caller(server.address, Pushes())
     with pytest.raises(ConnectionLost):
         await caller.call(send(1), timeout_s=10)
-    await eventually(lambda: server.served == 1)
+    await until(lambda: server.served == 1)
     assert not began
     await caller.close()
 
@@ -518,14 +518,14 @@ async def test_every_service_hears_of_a_disconnect_even_if_one_fails(server: Tes
     caller = await open_caller(server.address, Pushes())
     with capture_logs() as logs:
         await caller.close()
-        await eventually(lambda: server.served == 1)
+        await until(lambda: server.served == 1)
     assert service.events == ["disconnected"]
     assert [log["event"] for log in logs if log["log_level"] == "error"] == ["disconnected_failed"]
 
 
 async def test_a_peer_is_known_by_its_hello(caller: Caller, server: TestServer, service: TestService) -> None:
     await caller.close()
-    await eventually(lambda: bool(service.peers))
+    await until(lambda: bool(service.peers))
     (peer,) = service.peers
     assert (peer.session_id, peer.client_name, peer.owner) == (b"session", "tests", "anonymous")
     assert peer.address.startswith("127.0.0.1:")
@@ -570,7 +570,7 @@ async def test_a_hello_that_will_not_do_is_refused_with_the_reason(
     for _ in range(5):
         with pytest.raises(InvalidArgument, match=named):
             await open_caller(server.address, Pushes(), hello)
-    await eventually(lambda: server.served == 5)
+    await until(lambda: server.served == 5)
     assert service.events == []
 
 
@@ -607,7 +607,7 @@ async def test_authentication_names_the_owner_or_refuses(server: TestServer, ser
         await open_caller(server.address, Pushes(), pb.Hello(session_id=b"s", token="wrong"))
     caller = await open_caller(server.address, Pushes(), pb.Hello(session_id=b"s", token="right"))
     await caller.close()
-    await eventually(lambda: bool(service.peers))
+    await until(lambda: bool(service.peers))
     assert service.peers[0].owner == "alice"
 
 
@@ -685,7 +685,7 @@ async def test_a_peer_with_too_many_unanswered_requests_is_disconnected_and_told
     with capture_logs() as logs:
         futures = [caller.call_nowait(send(i), timeout_s=30) for i in range(11)]
         results = await asyncio.gather(*futures, return_exceptions=True)
-        await eventually(lambda: server.served == 1)
+        await until(lambda: server.served == 1)
     assert [type(result) for result in results] == [ConnectionLost] * 11
     assert "ended by it: 11 requests are unanswered" in str(caller.reason)
     assert "peer_disconnected" in [log["event"] for log in logs]
@@ -709,7 +709,7 @@ async def test_a_client_that_does_not_read_is_disconnected(
     with capture_logs() as logs:
         connection.send_nowait(pb.Command(request_id=1, hello=hello))
         connection.send_nowait(pb.Command(request_id=2, send=pb.Send()))
-        await eventually(lambda: server.served == 1)
+        await until(lambda: server.served == 1)
     assert service.events == ["disconnected"]
     (reason,) = [log["reason"] for log in logs if log["event"] == "peer_disconnected"]
     assert "does not read" in reason

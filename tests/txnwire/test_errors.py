@@ -53,7 +53,7 @@ RETRIABLE = {
     "NotOwner", "SegmentSealed", "StoreUnavailable", "StoreFull", "Overloaded", "ConnectionLost", "Timeout",
 }  # fmt: skip
 FATAL = {"Unauthorized", "ExpiredTransaction", "ProducerFenced", "DataCorrupt"}
-REQUIRES_ABORT = {"TxnConflict", "TxnNotFound"}
+REQUIRES_ABORT = {"InvalidTxnState", "NotAllowed", "TxnConflict", "TxnNotFound"}
 
 
 def test_what_may_be_repeated_what_ends_its_object_and_what_aborts() -> None:

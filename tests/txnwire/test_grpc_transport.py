@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from tests.txnwire.transport_contract import Server, TransportContract, command, echo, take
-from tests.txnwire.waiting import eventually
+from tests.waiting import until
 from txnwire.clock import SystemClock
 from txnwire.errors import ConnectionLost, InvalidArgument
 from txnwire.grpc_transport import (
@@ -81,7 +81,7 @@ async def test_an_address_that_is_none_is_an_error(transport: GrpcTransport, ser
 async def test_every_connection_has_a_socket_of_its_own(transport: GrpcTransport, server: Server) -> None:
     """Channels of one process to one address share a socket by default, and with it flow control and back-off."""
     clients = [await transport.connect(address_of(server), timeout_s=10) for _ in range(3)]
-    await eventually(lambda: len({connection.peer for connection in server.accepted}) == 3)
+    await until(lambda: len({connection.peer for connection in server.accepted}) == 3)
     for client in clients:
         await client.close()
 
@@ -109,7 +109,7 @@ async def test_a_cancelled_connect_leaves_nothing_behind(transport: GrpcTranspor
         await asyncio.sleep(0.05)
         connecting.cancel()
         await asyncio.wait({connecting})
-    await eventually(lambda: asyncio.all_tasks() <= before)
+    await until(lambda: asyncio.all_tasks() <= before)
 
 
 async def test_a_server_of_another_kind_is_connection_lost() -> None:
@@ -138,7 +138,7 @@ async def test_a_bad_frame_ends_the_call_with_a_status_that_says_why(server: Ser
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert named in (caught.value.details() or "")
     await channel.close()
-    await eventually(lambda: len(server.ended) == 1)
+    await until(lambda: len(server.ended) == 1)
 
 
 async def test_a_frame_over_the_limit_ends_the_call(server: Server) -> None:
@@ -147,7 +147,7 @@ async def test_a_frame_over_the_limit_ends_the_call(server: Server) -> None:
     await call.write(bytes(20_000_000))
     assert await call.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
     await channel.close()
-    await eventually(lambda: len(server.ended) == 1)
+    await until(lambda: len(server.ended) == 1)
 
 
 async def test_a_client_that_vanishes_ends_its_handler(server: Server) -> None:
@@ -156,12 +156,12 @@ async def test_a_client_that_vanishes_ends_its_handler(server: Server) -> None:
     for turns in range(20):
         call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream("/txnwire.v1.Exchange/Stream")()
         await call.initial_metadata()
-        await eventually(lambda count=turns + 1: len(server.accepted) == count)  # type: ignore[misc]
+        await until(lambda count=turns + 1: len(server.accepted) == count)  # type: ignore[misc]
         server.accepted[-1].send_nowait(command(1, size=3_000_000))
         if turns % 2:
             await asyncio.sleep(0)
         call.cancel()
-    await eventually(lambda: len(server.ended) == 20)
+    await until(lambda: len(server.ended) == 20)
     await channel.close()
 
 

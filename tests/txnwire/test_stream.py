@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.txnwire.waiting import eventually, idle
+from tests.waiting import idle, until
 from txnwire.errors import ConnectionLost, InternalError, InvalidArgument, MessageTooLarge
 from txnwire.frames import parse_frame
 from txnwire.proto import txn_pb2 as pb
@@ -97,7 +97,7 @@ async def received(connection: StreamConnection) -> list[int]:
 async def test_what_gathers_in_one_turn_leaves_as_one_frame(stream: PickyStream, connection: StreamConnection) -> None:
     for request_id in range(100):
         connection.send_nowait(command(request_id))
-    await eventually(lambda: connection.pending_bytes == 0)
+    await until(lambda: connection.pending_bytes == 0)
     assert len(stream.written) == 1
     assert stream.commands() == list(range(100))
     await connection.close()
@@ -113,7 +113,7 @@ async def test_what_comes_during_a_write_leaves_with_the_next(
         connection.send_nowait(command(request_id))
         await idle()
     stream.writable.set()
-    await eventually(lambda: connection.pending_bytes == 0)
+    await until(lambda: connection.pending_bytes == 0)
     assert [len(parse_frame(frame)) for frame in stream.written] == [1, 3]
     await connection.close()
 
@@ -135,7 +135,7 @@ async def test_many_senders_and_cancelled_receivers_never_touch_the_stream_twice
             receiver = group.create_task(connection.receive())
             await idle(3)
             receiver.cancel()
-    await eventually(lambda: connection.pending_bytes == 0)
+    await until(lambda: connection.pending_bytes == 0)
     stream.incoming.put_nowait(frame(7))
     assert await received(connection) == [7]
     assert sorted(stream.commands()) == list(range(500))
@@ -329,5 +329,5 @@ async def test_a_command_too_large_is_refused_and_the_connection_lives(
     with pytest.raises(MessageTooLarge):
         connection.send_nowait(command(1, size=MAX_COMMAND_BYTES))
     connection.send_nowait(command(2))
-    await eventually(lambda: stream.commands() == [2])
+    await until(lambda: stream.commands() == [2])
     await connection.close()

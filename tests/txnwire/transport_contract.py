@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.txnwire.waiting import eventually
+from tests.waiting import until
 from txnwire.errors import ConnectionLost, MessageTooLarge
 from txnwire.ports import Connection, Listener, Transport
 from txnwire.proto import txn_pb2 as pb
@@ -72,7 +72,7 @@ class TransportContract:
         """The client's and the server's end of one connection."""
         assert server.listener is not None
         client = await transport.connect(server.listener.address, timeout_s=10)
-        await eventually(lambda: bool(server.accepted))
+        await until(lambda: bool(server.accepted))
         yield client, server.accepted[0]
         await client.close()
 
@@ -181,7 +181,7 @@ class TransportContract:
         server.handler = echo
         assert server.listener is not None
         clients = [await transport.connect(server.listener.address, timeout_s=10) for _ in range(3)]
-        await eventually(lambda: len(server.accepted) == 3)
+        await until(lambda: len(server.accepted) == 3)
         async with asyncio.timeout(10):
             await server.listener.close()
         assert len(server.ended) == 3

@@ -10,7 +10,7 @@ import pytest
 
 from segments.subscription.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
-from tests.txnwire.waiting import eventually, idle
+from tests.waiting import idle, until
 from tests.watchers.headers import begin, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own, present
 from txnstore import keys, records
@@ -136,7 +136,7 @@ async def test_one_write_transactions_cost_two_mutations_each(any_store: Metadat
         if events >= 2 * len(txns):
             break
     assert events == 2 * len(txns)
-    await eventually(lambda: clean_up.statistics().cleaned == len(txns))
+    await until(lambda: clean_up.statistics().cleaned == len(txns))
     assert clean_up.statistics().commits <= 4
     await watch.close()
     await clean_up.close()
@@ -151,7 +151,7 @@ async def test_new_owner_stops_the_old_ones_clean_up(any_store: MetadataStore, c
     await own(any_store)
     before = await present(any_store, ALL)
     decide(held, clean_up, Decision(A, False, revision))
-    await eventually(lambda: len(held.errors) == 2)
+    await until(lambda: len(held.errors) == 2)
     assert all(isinstance(error, NotOwner) for error in held.errors)
     assert await present(any_store, ALL) == before
     clean_up.wake(held.writes)
@@ -247,7 +247,7 @@ async def test_e2_commit_that_landed_unanswered_is_taken_for_done() -> None:
     for index, txn_id in enumerate(txns):
         decide(held, clean_up, Decision(txn_id, index % 2 == 0, 1000 + index))
         await asyncio.sleep(0.001)
-    await eventually(lambda: clean_up.statistics().backlog == 0)
+    await until(lambda: clean_up.statistics().backlog == 0)
     faults.active = False
     for target in (held.writes, held.acks):
         await clean_up.drain(target, timeout_s=10)
@@ -291,10 +291,10 @@ async def test_clean_up_that_a_full_store_refuses_is_made_once_there_is_room_tho
     revision = await end(memory_store, A, commit=False)
     plenty, memory_store.etcd.quota_bytes = memory_store.etcd.quota_bytes, 1
     decide(held, clean_up, Decision(A, False, revision))
-    await eventually(lambda: memory_store.etcd.no_space and clean_up.statistics().in_flight == 0)
+    await until(lambda: memory_store.etcd.no_space and clean_up.statistics().in_flight == 0)
     assert held.writes.backlog == 1
     memory_store.etcd.quota_bytes, memory_store.etcd.no_space = plenty, False
-    await eventually(lambda: held.writes.backlog == 0)
+    await until(lambda: held.writes.backlog == 0)
     assert await present(memory_store, keys.TXN_OP) == {}
     assert held.errors == []
     await clean_up.close()
@@ -348,7 +348,7 @@ async def test_clean_up_whose_compare_is_lost_is_tried_until_it_is_not(memory_st
     target = Losing(losses)
     clean_up.add(target)
     clean_up.wake(target)
-    await eventually(lambda: target.backlog == 0)
+    await until(lambda: target.backlog == 0)
     assert clean_up.statistics().lost_compares == losses
     await clean_up.close()
 
@@ -385,10 +385,10 @@ async def test_what_waits_for_an_answer_goes_on_also_where_nobody_is_left_to_hea
     for target in (going, waiting):
         clean_up.add(target)
         clean_up.wake(target)
-    await eventually(lambda: clean_up.statistics().in_flight == 1)
+    await until(lambda: clean_up.statistics().in_flight == 1)
     await idle()
     clean_up.remove(going)
-    await eventually(lambda: waiting.backlog == 0)
+    await until(lambda: waiting.backlog == 0)
     await clean_up.close()
     await store.close()
 
@@ -411,7 +411,7 @@ async def test_at_most_one_unanswered_commit_per_participant() -> None:
         decide(held, clean_up, Decision(txn_id, True, 1000))
         await asyncio.sleep(0.001)
         most = max(most, clean_up.statistics().in_flight)
-    await eventually(lambda: clean_up.statistics().backlog == 0)
+    await until(lambda: clean_up.statistics().backlog == 0)
     assert most == 1
     await clean_up.close()
     await store.close()
@@ -474,7 +474,7 @@ async def test_a_commit_that_is_refused_before_it_is_sent_ends_the_participant(
     woken, drained = TooLarge(), TooLarge()
     clean_up.add(woken)
     clean_up.wake(woken)
-    await eventually(lambda: len(woken.errors) == 1)
+    await until(lambda: len(woken.errors) == 1)
     clean_up.add(drained)
     with pytest.raises(InvalidArgument, match="cut it into several"):
         await clean_up.drain(drained, timeout_s=10)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from tests.segments.virtual_time import LoopClock, run
-from tests.txnwire.waiting import eventually, idle
+from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import idle, until
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -345,7 +345,7 @@ async def test_e1_decision_the_watch_never_showed_is_found_by_reading_again(star
     await begin(store, A)
     membership.add(A)
     await end(store, A)
-    await eventually(lambda: notes.told == [A])
+    await until(lambda: notes.told == [A])
     await watch.close()
 
 
@@ -356,12 +356,12 @@ async def test_absent_header_of_a_held_transaction_is_never_a_decision(memory_st
     notes = Notes()
     membership = watch.join(notes)
     await membership.loaded([A])
-    await eventually(lambda: len(notes.absent) >= 2)
+    await until(lambda: len(notes.absent) >= 2)
     assert notes.decisions == []
     assert watch.statistics().held == 1
     await begin(memory_store, A)
     await end(memory_store, A)
-    await eventually(lambda: notes.told == [A])
+    await until(lambda: notes.told == [A])
     await watch.close()
 
 
@@ -385,7 +385,7 @@ async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> N
     store.memory_backend.reconnect()
     await watch.wait_followed(revision, timeout_s=10)
     assert notes.decisions == [Decision(A, True, revision, None, None, DECIDED_MS)]
-    await eventually(lambda: notes.absent == [C])
+    await until(lambda: notes.absent == [C])
     found = watch.statistics()
     assert (found.resyncs, found.held) == (1, 2)
     await watch.close()
@@ -415,7 +415,7 @@ async def test_of_a_large_resync_others_have_their_turns_and_what_is_held_meanwh
             membership.add(B)
     assert turns >= 10
     assert (watch.followed_revision, notes.told, watch.statistics().held) == (90, [A], 1)
-    await eventually(lambda: notes.absent == [B])
+    await until(lambda: notes.absent == [B])
     await watch.close()
     await store.close()
 
@@ -463,7 +463,7 @@ async def test_watch_that_ends_for_good_is_told(memory_store: MemoryStore) -> No
     watch = DecisionWatch(memory_store, SystemClock(), NEVER, on_failed=failures.append)
     await watch.start()
     await memory_store.close()
-    await eventually(lambda: len(failures) == 1)
+    await until(lambda: len(failures) == 1)
     with pytest.raises(StoreUnavailable, match="not followed any more"):
         await watch.wait_followed(1000, timeout_s=1)
     await watch.close()
@@ -490,12 +490,9 @@ steps = st.lists(st.tuples(st.sampled_from(ACTIONS), st.sampled_from(TXNS)), max
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_e1_state_equals_a_fresh_reading_whatever_befell_the_watch(steps: list[tuple[str, TxnId]]) -> None:
+@virtual_time
+async def test_e1_state_equals_a_fresh_reading_whatever_befell_the_watch(steps: list[tuple[str, TxnId]]) -> None:
     """Cut, compacted away, disconnected, restarted: in the end everything held is as a fresh reading has it."""
-    run(_follow_through(steps))
-
-
-async def _follow_through(steps: list[tuple[str, TxnId]]) -> None:
     clock = LoopClock()
     etcd = MemoryEtcd(clock)
     store = MemoryStore(etcd, clock, random.Random(0))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.txnwire.waiting import eventually
+from tests.waiting import until
 from tests.watchers.headers import Notes, begin, end
 from tests.watchers.test_decisions import Late
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -59,7 +59,7 @@ async def test_e1_one_that_stays_open_keeps_no_other_from_being_read_again(starv
     for txn_id in (A, B):
         await begin(starved, txn_id)
     await end(starved, B)
-    await eventually(lambda: notes.told == [B])
+    await until(lambda: notes.told == [B])
     await watch.close()
 
 

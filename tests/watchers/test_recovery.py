@@ -9,7 +9,7 @@ import pytest
 
 from segments.subscription.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own
 from txnstore import keys, records
@@ -340,7 +340,8 @@ async def test_many_pending_acks_are_read_some_at_a_time(any_store: MetadataStor
     assert pending.earliest_unacked() == at(90)
 
 
-def test_however_long_a_load_takes_it_goes_on_while_the_store_answers() -> None:
+@virtual_time
+async def test_however_long_a_load_takes_it_goes_on_while_the_store_answers() -> None:
     """60 000 pending acks took longer than any limit over all of them, at each owner again."""
 
     class SlowReads:
@@ -350,21 +351,18 @@ def test_however_long_a_load_takes_it_goes_on_while_the_store_answers() -> None:
         def watch_delay_s(self, client: str) -> float:
             return 0.0
 
-    async def scenario() -> None:
-        clock = LoopClock()
-        etcd = MemoryEtcd(clock)
-        store = MemoryStore(etcd, clock, random.Random(0), name="loading", faults=SlowReads())
-        others = MemoryStore(etcd, clock, random.Random(1))
-        held = Held(others, await own(others))
-        txns = [TxnId(4, counter) for counter in range(1, 21)]
-        for index, txn_id in enumerate(txns):
-            await begin(others, txn_id)
-            await held.ack(txn_id, entry(index))
-        begun_s = clock.monotonic()
-        state = await load_state(store, SEGMENT, held.epoch, timeout_s=1.0, at_once=1)
-        assert state.open_transactions == txns
-        assert clock.monotonic() - begun_s > 10
-        await store.close()
-        await others.close()
-
-    run(scenario())
+    clock = LoopClock()
+    etcd = MemoryEtcd(clock)
+    store = MemoryStore(etcd, clock, random.Random(0), name="loading", faults=SlowReads())
+    others = MemoryStore(etcd, clock, random.Random(1))
+    held = Held(others, await own(others))
+    txns = [TxnId(4, counter) for counter in range(1, 21)]
+    for index, txn_id in enumerate(txns):
+        await begin(others, txn_id)
+        await held.ack(txn_id, entry(index))
+    begun_s = clock.monotonic()
+    state = await load_state(store, SEGMENT, held.epoch, timeout_s=1.0, at_once=1)
+    assert state.open_transactions == txns
+    assert clock.monotonic() - begun_s > 10
+    await store.close()
+    await others.close()

@@ -26,6 +26,9 @@ CALL_TIMEOUT_S = 15.0
 deadline."""
 
 
+CREATE_TIMEOUT_S = 10.0
+
+
 class Unchanged:
     """The type of `UNCHANGED`."""
 
@@ -43,6 +46,21 @@ def policies_json(**policies: object) -> str:
     if not given:
         raise InvalidArgument("no policy to change: name at least one, None takes one away")
     return json.dumps(given)
+
+
+async def create_topic(session: Session, topic: str, segments: int, policies: dict[str, object]) -> TopicLayout:
+    name = str(TopicName.parse(topic))
+    if not isinstance(segments, int) or segments < 1:
+        raise InvalidArgument(f"a topic has at least one segment, not {segments!r}")
+    command = pb.Command(create_topic=pb.CreateTopic(topic=name, segments=segments, policies_json=json.dumps(policies)))
+    deadline = session.deadline()
+
+    async def create() -> None:
+        link = await session.directory.controller_link(deadline)
+        await link.call(command, timeout_s=min(CREATE_TIMEOUT_S, deadline.remaining()))
+
+    await session.repeat(f"creating {name}", deadline, create)
+    return await session.directory.wait_layout(name, deadline)
 
 
 async def update_topic(session: Session, topic: str, policies: str) -> None:

@@ -17,7 +17,7 @@ from txnclient.connection.session import TRANSIENT, Session
 from txnclient.consuming.delivered import UpTo
 from txnclient.consuming.inbox import Inbox, all_bits
 from txnclient.consuming.message import Message, ReceivedEntry, Under
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError, again
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
@@ -81,7 +81,7 @@ class AckBatch:
 
     def __init__(
         self,
-        txn: Transaction | None,
+        txn: TransactionImpl | None,
         under: Under | None,
         deadline: Deadline,
         answered: asyncio.Future[None],
@@ -145,12 +145,12 @@ class FeedAcks:
         self._segment = segment
         self._inbox = inbox
         self._owner = owner
-        self._gathering: dict[Transaction | None, AckBatch] = {}
+        self._gathering: dict[TransactionImpl | None, AckBatch] = {}
         self._unanswered: dict[AckBatch, None] = {}
         """Closed batches, in order, under way or not."""
-        self._unanswered_of: dict[Transaction | None, dict[AckBatch, None]] = {}
+        self._unanswered_of: dict[TransactionImpl | None, dict[AckBatch, None]] = {}
         """The same by transaction, because very many may abort at once."""
-        self._took_part: dict[Transaction, None] = {}
+        self._took_part: dict[TransactionImpl, None] = {}
         self._link: Link | None = None
         self._consumer_id = 0
         self._flush_soon: asyncio.Handle | None = None
@@ -161,7 +161,7 @@ class FeedAcks:
     # ---- gathering --------------------------------------------------------------------------------------------------
 
     def ack(
-        self, messages: Sequence[Message[Any]], txn: Transaction | None, deadline: Deadline
+        self, messages: Sequence[Message[Any]], txn: TransactionImpl | None, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
         """Ack messages of this segment. The futures resolve when the broker has answered; callers may share them, so
         they must not be cancelled."""
@@ -181,7 +181,7 @@ class FeedAcks:
         for position in positions:
             self._gathered(None, self._inbox.under, deadline).add(position, 1, 1)
 
-    def _gathered(self, txn: Transaction | None, under: Under | None, deadline: Deadline) -> AckBatch:
+    def _gathered(self, txn: TransactionImpl | None, under: Under | None, deadline: Deadline) -> AckBatch:
         """A batch that has room for more of these acks."""
         batch = self._gathering.get(txn)
         if batch is not None:
@@ -194,18 +194,18 @@ class FeedAcks:
         return batch
 
     def ack_cumulative(
-        self, message: Message[Any], txn: Transaction | None, deadline: Deadline
+        self, message: Message[Any], txn: TransactionImpl | None, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
         """Ack everything of this segment up to and including `message`."""
         self._check((message,), txn)
         return self._ack_up_to(UpTo.of(message), txn, message.entry.under, deadline)
 
-    def ack_up_to(self, up_to: UpTo, txn: Transaction | None, deadline: Deadline) -> list[asyncio.Future[None]]:
+    def ack_up_to(self, up_to: UpTo, txn: TransactionImpl | None, deadline: Deadline) -> list[asyncio.Future[None]]:
         """As `ack_cumulative`, for a message delivered since the last seek that will not be delivered again."""
         return self._ack_up_to(up_to, txn, self._inbox.under, deadline)
 
     def _ack_up_to(
-        self, up_to: UpTo, txn: Transaction | None, under: Under | None, deadline: Deadline
+        self, up_to: UpTo, txn: TransactionImpl | None, under: Under | None, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
         if self._closed is not None:
             raise again(self._closed)
@@ -225,7 +225,7 @@ class FeedAcks:
     def _ack_named(
         self,
         named: Sequence[tuple[Position, int, int]],
-        txn: Transaction | None,
+        txn: TransactionImpl | None,
         under: Under | None,
         deadline: Deadline,
     ) -> list[asyncio.Future[None]]:
@@ -236,7 +236,7 @@ class FeedAcks:
             answers[batch.answered] = None
         return list(answers)
 
-    def _check(self, messages: Sequence[Message[Any]], txn: Transaction | None) -> None:
+    def _check(self, messages: Sequence[Message[Any]], txn: TransactionImpl | None) -> None:
         """Raises the error that closed this segment here; `NotAllowed` for a message received under another
         subscription or before a seek; `TxnConflict` for an ack in a transaction of a message delivered again since: the
         transaction may hold both copies and would process it twice."""
@@ -273,7 +273,7 @@ class FeedAcks:
             return _void(message.id)
         return None
 
-    def _refuse(self, messages: Sequence[Message[Any]], txn: Transaction, error: TxnError) -> None:
+    def _refuse(self, messages: Sequence[Message[Any]], txn: TransactionImpl, error: TxnError) -> None:
         """▲ The broker never sees this ack, so the client requests redelivery of the current messages when the
         transaction aborts, which is all it can do now, as if they had been acked in it."""
         txn.failed(error)
@@ -281,7 +281,7 @@ class FeedAcks:
         self._took_part[txn] = None
         self._owner.refused(messages)
 
-    def _batch(self, txn: Transaction | None, under: Under | None, deadline: Deadline) -> AckBatch:
+    def _batch(self, txn: TransactionImpl | None, under: Under | None, deadline: Deadline) -> AckBatch:
         if txn is not None:
             txn.started(self)
             if txn.name is not None and txn not in self._took_part:
@@ -432,19 +432,19 @@ class FeedAcks:
             self._when_answered = None
             callback()
 
-    def flush(self, txn: Transaction) -> None:
+    def flush(self, txn: TransactionImpl) -> None:
         """As `Participant`: send the gathered acks."""
         if txn in self._gathering:
             self._flush()
 
-    def withdraw(self, txn: Transaction) -> None:
+    def withdraw(self, txn: TransactionImpl) -> None:
         """As `Participant`: drop acks that are not under way, because the transaction aborts."""
         gathering = self._gathering.pop(txn, None)
         waiting = [batch for batch in self._unanswered_of.get(txn, ()) if not batch.under_way]
         for batch in [gathering, *waiting] if gathering is not None else waiting:
             self._withdraw(batch, txn)
 
-    def _withdraw(self, batch: AckBatch, txn: Transaction) -> None:
+    def _withdraw(self, batch: AckBatch, txn: TransactionImpl) -> None:
         self._is_done(batch)
         self._inbox.ack_answered(batch.bits)
         batch.answered.set_exception(InvalidTxnState(f"transaction {txn.id} was aborted before this was acked"))
@@ -465,7 +465,7 @@ class FeedAcks:
         for batch in void:
             self._finish(batch, _void(f"{self._segment}@{next(iter(batch.bits), None)}"))
 
-    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+    def ended(self, txn: TransactionImpl, committed: bool, revision: int) -> None:
         """As `Participant`. After an abort its acked messages are delivered again, before anything behind them."""
         if txn in self._took_part:
             del self._took_part[txn]

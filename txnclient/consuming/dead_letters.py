@@ -19,7 +19,8 @@ from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import TopicLayout
 from txnclient.consuming.message import Message
 from txnclient.producing.producer import Producer
-from txnclient.transactions.transaction import Transaction, TransactionState
+from txnclient.transactions.transaction import Transaction, TransactionState, transaction_impl
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import (
     InvalidArgument,
     InvalidTxnState,
@@ -58,7 +59,7 @@ class DeadMessageHolder(Protocol):
     """The feed that received a dead message: acks it in a transaction, or gives it back."""
 
     def ack_nowait(
-        self, messages: Sequence[Message[Any]], txn: Transaction, deadline: Deadline
+        self, messages: Sequence[Message[Any]], txn: TransactionImpl, deadline: Deadline
     ) -> list[asyncio.Future[None]]: ...
     def nack_nowait(self, messages: Sequence[Message[Any]], delay_s: float) -> list[asyncio.Future[None]]: ...
     def settled(self, count: int) -> None:
@@ -168,7 +169,7 @@ class DeadLetters:
                     await self._send(producer, message, self._origin(message), txn)
                 except MessageTooLarge:  # at the size limit: omit its origin
                     await self._send(producer, message, {}, txn)
-            holder.ack_nowait(messages, txn, self._session.deadline())
+            holder.ack_nowait(messages, transaction_impl(txn), self._session.deadline())
             await txn.commit()
         except TxnError as error:
             if txn.state is TransactionState.COMMITTING:
@@ -178,7 +179,7 @@ class DeadLetters:
                 await self._abort(txn, error)
                 raise
         finally:
-            txn.settle_later()  # if cancelled, or the outcome is unknown
+            transaction_impl(txn).settle_later()  # if cancelled, or the outcome is unknown
         self._moved += len(messages)
 
     async def _send(

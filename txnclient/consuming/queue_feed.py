@@ -16,7 +16,7 @@ from txnclient.consuming.inbox import QueueInbox
 from txnclient.consuming.message import Message
 from txnclient.consuming.pace import GIVE_BACK_S
 from txnclient.consuming.receiver import Receiver
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import ConnectionLost, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
@@ -188,7 +188,7 @@ class QueueFeed(SubscriptionFeed):
     # ---- for dead letters -------------------------------------------------------------------------------------------
 
     def ack_nowait(
-        self, messages: Sequence[Message[Any]], txn: Transaction, deadline: Deadline
+        self, messages: Sequence[Message[Any]], txn: TransactionImpl, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
         return self.acks.ack(messages, txn, deadline)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from txnclient.connection.deadlines import Deadline
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import cancelled_in
 from txnwire.entry import Columns, OutgoingMessage, Piece, decode_block
 from txnwire.errors import InvalidTxnState, TxnError, again
@@ -20,7 +20,9 @@ class Batch:
         "_end", "bytes", "deadline", "due", "entry", "failure", "first", "last", "over", "parts", "piece", "txn"
     )  # fmt: skip
 
-    def __init__(self, txn: Transaction | None, deadline: Deadline, size: int = 0, piece: Piece | None = None) -> None:
+    def __init__(
+        self, txn: TransactionImpl | None, deadline: Deadline, size: int = 0, piece: Piece | None = None
+    ) -> None:
         self.txn = txn
         self.deadline = deadline
         self.bytes = size
@@ -110,7 +112,7 @@ class GatheringBatch(Batch):
 
     __slots__ = ("_columns", "futures", "messages")
 
-    def __init__(self, txn: Transaction | None, deadline: Deadline, size: int = 0) -> None:
+    def __init__(self, txn: TransactionImpl | None, deadline: Deadline, size: int = 0) -> None:
         super().__init__(txn, deadline, size)
         self.messages: list[OutgoingMessage] = []
         self.futures: list[asyncio.Future[MessageId]] = []
@@ -170,7 +172,7 @@ class BulkBatch(Batch):
         self,
         columns: Columns,
         size: int,
-        txn: Transaction | None,
+        txn: TransactionImpl | None,
         deadline: Deadline,
         settled: asyncio.Future[Position],
         piece: Piece | None = None,

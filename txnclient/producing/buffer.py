@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.producing.room import BufferRoom
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import TxnError, again
 from txnwire.turns import turn_size
 
@@ -28,7 +28,7 @@ class Ask:
 
     __slots__ = ("failure", "place", "placed", "txn", "withdrawn")
 
-    def __init__(self, place: Callable[[], Any], txn: Transaction | None, placed: asyncio.Future[Any]) -> None:
+    def __init__(self, place: Callable[[], Any], txn: TransactionImpl | None, placed: asyncio.Future[Any]) -> None:
         self.place = place
         self.txn = txn
         self.placed = placed
@@ -47,7 +47,7 @@ class Buffer:
         self._session = session
         self._producer = producer
         self._room: BufferRoom[Ask] = BufferRoom(bound)
-        self._asks: dict[Transaction | None, dict[Ask, None]] = {}
+        self._asks: dict[TransactionImpl | None, dict[Ask, None]] = {}
         """The waiting sends by transaction, because very many may abort at once."""
         self._giving = False
 
@@ -72,7 +72,7 @@ class Buffer:
         self._room.give_back(size)
         self._give_soon()
 
-    async def wait(self, size: int, txn: Transaction | None, place: Callable[[], T]) -> T:
+    async def wait(self, size: int, txn: TransactionImpl | None, place: Callable[[], T]) -> T:
         """Wait for room behind all waiting sends; then call `place`, which takes it, and return its result.
 
         Raises what `place` raises; `InvalidTxnState` if `txn` ends without it; `Timeout`: nothing was placed. A
@@ -153,10 +153,10 @@ class Buffer:
             ask.failure = again(error)
             self._give_up(ask)
 
-    def flush(self, txn: Transaction) -> None:
+    def flush(self, txn: TransactionImpl) -> None:
         """Nothing to do: a send that gets room is sent without a flush, and lingers only behind entries under way."""
 
-    def withdraw(self, txn: Transaction) -> None:
+    def withdraw(self, txn: TransactionImpl) -> None:
         """Withdraw its waiting sends."""
         for ask in list(self._asks.get(txn, ())):
             self._room.leave(ask)
@@ -164,5 +164,5 @@ class Buffer:
             self._give_up(ask)
         self._give_soon()
 
-    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+    def ended(self, txn: TransactionImpl, committed: bool, revision: int) -> None:
         """Nothing to do: the transaction has waited for its sends or withdrawn them."""

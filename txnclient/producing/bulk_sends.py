@@ -13,7 +13,7 @@ from txnclient.connection.topic_layout import SegmentInfo
 from txnclient.producing.batches import BulkBatch
 from txnclient.producing.bulk import BulkPart, SentIds
 from txnclient.producing.moving import Group
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import Whole
 from txnwire.entry import Columns
 
@@ -38,10 +38,10 @@ class BulkSender(Protocol):
     batch_bytes: int
 
     def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]: ...
-    async def add_run(self, run: EntryRun, txn: Transaction | None) -> BulkBatch: ...
+    async def add_run(self, run: EntryRun, txn: TransactionImpl | None) -> BulkBatch: ...
 
 
-async def send_bulk(sender: BulkSender, pull: Pull, txn: Transaction | None) -> SentIds:
+async def send_bulk(sender: BulkSender, pull: Pull, txn: TransactionImpl | None) -> SentIds:
     """Send all parts and wait until all is stored. After a failure it pulls nothing more, and raises the first failure
     once everything sent is answered."""
     bulk = _Bulk(sender, txn)
@@ -50,7 +50,7 @@ async def send_bulk(sender: BulkSender, pull: Pull, txn: Transaction | None) -> 
 
 
 class _Bulk:
-    def __init__(self, sender: BulkSender, txn: Transaction | None) -> None:
+    def __init__(self, sender: BulkSender, txn: TransactionImpl | None) -> None:
         self._sender = sender
         self._txn = txn
         self._ids = SentIds()

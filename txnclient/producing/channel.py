@@ -22,7 +22,7 @@ from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import SegmentInfo
 from txnclient.producing.batches import Batch, GatheringBatch
 from txnclient.producing.outbox import EntryOutbox
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import (
     ConnectionLost,
@@ -93,14 +93,14 @@ class Channel:
         """Whether its segment is sealed and its entries were moved: nothing may be added."""
         self._session = session
         self._owner = owner
-        self._gathering: dict[Transaction | None, GatheringBatch] = {}
-        self._under_way: dict[Transaction | None, int] = {}
+        self._gathering: dict[TransactionImpl | None, GatheringBatch] = {}
+        self._under_way: dict[TransactionImpl | None, int] = {}
         """Closed entries without a final answer."""
         self._outbox: EntryOutbox[Batch] = EntryOutbox()
         self._link: Link | None = None
         self._producer_id = 0
         self._opening = False
-        self._withdrawing: dict[Transaction | None, None] = {}
+        self._withdrawing: dict[TransactionImpl | None, None] = {}
         """Transactions that end without their entries waiting here."""
         self._epoch = 0
         """Epoch of the latest owner that has opened it."""
@@ -117,7 +117,7 @@ class Channel:
     # ---- gathering --------------------------------------------------------------------------------------------------
 
     def add(
-        self, message: OutgoingMessage, size: int, txn: Transaction | None, stored: asyncio.Future[MessageId]
+        self, message: OutgoingMessage, size: int, txn: TransactionImpl | None, stored: asyncio.Future[MessageId]
     ) -> None:
         """Take one message in; `stored` ends with its entry. `size`: bytes it takes in the buffer."""
         batch = self._gathering.get(txn)
@@ -130,11 +130,11 @@ class Channel:
         if batch.bytes >= self._owner.batch_bytes or batch.count >= MAX_BATCH_MESSAGES:
             self.close_batch(batch)
 
-    def gathers(self, txn: Transaction | None) -> bool:
+    def gathers(self, txn: TransactionImpl | None) -> bool:
         """Whether a batch of this transaction is open here."""
         return txn in self._gathering
 
-    def fits(self, txn: Transaction | None, size: int) -> bool:
+    def fits(self, txn: TransactionImpl | None, size: int) -> bool:
         """Whether `size` more bytes leave the open batch, if there is one, below the bound of one entry."""
         batch = self._gathering.get(txn)
         return batch is None or batch.bytes + size <= self._owner.batch_bytes
@@ -177,7 +177,7 @@ class Channel:
         self._outbox.add(batch)
         self._write()
 
-    def flush(self, txn: Transaction | None) -> None:
+    def flush(self, txn: TransactionImpl | None) -> None:
         """Close the gathering batch of this transaction (None: of none)."""
         batch = self._gathering.get(txn)
         if batch is not None:
@@ -452,7 +452,7 @@ class Channel:
         if txn is not None:
             txn.finished(error)
 
-    def withdraw(self, txn: Transaction) -> None:
+    def withdraw(self, txn: TransactionImpl) -> None:
         """Drop the unwritten messages of a transaction that ends without them."""
         gathering = self._gathering.pop(txn, None)
         if gathering is not None:
@@ -468,7 +468,7 @@ class Channel:
         for batch in self._outbox.remove(lambda batch: batch.txn in ended):
             self._withdraw(batch)
 
-    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+    def ended(self, txn: TransactionImpl, committed: bool, revision: int) -> None:
         """Nothing to do: a transaction ends only after all its sends here are answered."""
 
     def fail_all(self, error: TxnError) -> None:

@@ -13,7 +13,7 @@ from txnclient.connection.topic_layout import SegmentInfo, TopicLayout
 from txnclient.producing.batches import Batch
 from txnclient.producing.channel import Channel, ChannelOwner
 from txnclient.producing.moving import Group, Routes
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.entry import Columns
 from txnwire.errors import SegmentSealed, TopicNotFound, TxnError, for_good
 from txnwire.ids import hash_key
@@ -38,7 +38,7 @@ class Channels:
         self._topic = layout.topic
         self._channels: dict[str, Channel] = {}
         self._turn = session.random.getrandbits(16)
-        self._keyless: dict[Transaction | None, Channel] = {}
+        self._keyless: dict[TransactionImpl | None, Channel] = {}
         """The channel where messages without a key gather now: round robin over segments, by batch (DESIGN §3)."""
         self._routes = Routes(layout)
         self._gone: TxnError | None = None
@@ -47,7 +47,7 @@ class Channels:
 
     # ---- where messages go ------------------------------------------------------------------------------------------
 
-    def of(self, key: bytes | None, txn: Transaction | None) -> Channel:
+    def of(self, key: bytes | None, txn: TransactionImpl | None) -> Channel:
         """The channel for a message that gathers with others."""
         if key is not None:
             return self._to(self.current().segment_of_hash(hash_key(key)))
@@ -111,7 +111,7 @@ class Channels:
         if self._routes.leaving:
             self._session.loop.call_soon(self.move_on)  # it may have been the last one in doubt
 
-    def _forget_keyless(self, txn: Transaction) -> None:
+    def _forget_keyless(self, txn: TransactionImpl) -> None:
         if not self._keyless[txn].gathers(txn):
             del self._keyless[txn]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from txnclient.producing.batches import BulkBatch
 from txnclient.producing.channel import Channel
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import Whole
 from txnwire.entry import Columns, OutgoingMessage, Piece
 from txnwire.errors import MessageTooLarge, SegmentSealed
@@ -21,16 +21,16 @@ PIECE_BYTES = MIB
 class LargeValueSender(Protocol):
     """The producer."""
 
-    def channel_of(self, key: bytes | None, txn: Transaction) -> Channel:
+    def channel_of(self, key: bytes | None, txn: TransactionImpl) -> Channel:
         """The current channel for a value with this key; without a key, the next in turn."""
 
     async def add_piece(
-        self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece
+        self, channel: Channel, columns: Columns, size: int, txn: TransactionImpl, piece: Piece
     ) -> BulkBatch:
         """Wait for room, then add the piece. Raises `SegmentSealed` if the channel has left its segment."""
 
 
-def transaction_of(size: int, txn: Transaction | None) -> Transaction:
+def transaction_of(size: int, txn: TransactionImpl | None) -> TransactionImpl:
     """The transaction that a value of `size` bytes is sent in. Raises `MessageTooLarge` if it cannot be sent in pieces
     either."""
     if txn is None:
@@ -47,7 +47,7 @@ async def send_large(
     value: bytes,
     head: OutgoingMessage,
     overhead: int,
-    txn: Transaction,
+    txn: TransactionImpl,
     *,
     piece_bytes: int = PIECE_BYTES,
 ) -> MessageId:
@@ -70,7 +70,7 @@ async def _send(
     value: bytes,
     head: OutgoingMessage,
     overhead: int,
-    txn: Transaction,
+    txn: TransactionImpl,
     piece_bytes: int,
 ) -> MessageId:
     """Send the value once. Raises `SegmentSealed` if its segment was sealed before all of it was stored."""

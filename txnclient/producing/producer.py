@@ -1,114 +1,43 @@
-"""A producer: writes to the active segments of one topic under one name and incarnation."""
+"""`Producer`, as applications use it; `ProducerImpl` does the work."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Generic
 
-from txnclient.connection.deadlines import Deadline
 from txnclient.connection.opening import closed_behind
-from txnclient.connection.session import Session
-from txnclient.connection.topic_layout import TopicLayout
-from txnclient.producing.batches import Batch, BulkBatch, GatheringBatch
-from txnclient.producing.buffer import Ask, Buffer
-from txnclient.producing.bulk import BulkPart, SentIds, parts_of
-from txnclient.producing.bulk_sends import EntryRun, Pull, send_bulk
-from txnclient.producing.channel import Channel
-from txnclient.producing.channels import Channels
-from txnclient.producing.large_values import send_large, transaction_of
-from txnclient.producing.lingering import Lingering
-from txnclient.producing.moving import Group
-from txnclient.producing.outgoing import checked, checked_value
-from txnclient.producing.untold import Looked, Untold
-from txnclient.serializers import Serializer, V, encode
-from txnclient.transactions.transaction import FENCED_LIKE, Transaction, check_transaction, reason_of
-from txnclient.transactions.whole import failure_in
-from txnwire.compression import MAX_LEVEL
-from txnwire.entry import Columns, OutgoingMessage, Piece
-from txnwire.errors import (
-    ConnectionLost,
-    InvalidArgument,
-    SegmentSealed,
-    TxnError,
-    WouldBlock,
-    again,
-    for_good,
-)
+from txnclient.producing.bulk import SentIds
+from txnclient.producing.producer_impl import ProducerImpl
+from txnclient.serializers import V
+from txnclient.transactions.transaction import Transaction, impl_of
+from txnwire.entry import Columns, OutgoingMessage
 from txnwire.ids import MessageId
-from txnwire.names import validate_name
-from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import MAX_VALUE_BYTES
-
-CLOSE_TIMEOUT_S = 5.0
-
-COMPRESSIONS = {
-    "zstd": pb.COMPRESSION_ZSTD,
-    "lz4": pb.COMPRESSION_LZ4,
-    "none": pb.COMPRESSION_NONE,
-    None: pb.COMPRESSION_NONE,
-}
-
-
-T = TypeVar("T")
 
 
 class Producer(Generic[V]):
     """Sends messages to a topic; made by `client.producer(topic)`. It stores sends of one key, and sends without key in
     one batch, in order. It follows splits and merges of segments, and readers see the same order across them."""
 
-    def __init__(
-        self,
-        session: Session,
-        layout: TopicLayout,
-        *,
-        name: str | None,
-        linger_ms: float,
-        batch_bytes: int,
-        compression: str | None,
-        buffer_bytes: int,
-        compression_level: int = 1,
-        serializer: Serializer[V] | None = None,
-        on_closed: Callable[[Producer[V]], None],
-    ) -> None:
-        if compression not in COMPRESSIONS:
-            raise InvalidArgument(f"compression {compression!r}: expected 'zstd', 'lz4' or None")
-        if not 1 <= compression_level <= MAX_LEVEL:
-            raise InvalidArgument(f"compression_level {compression_level}: expected 1 to {MAX_LEVEL}")
-        if linger_ms < 0 or batch_bytes < 1 or buffer_bytes < 1:
-            raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
-        self.incarnation = session.random_u64()
-        self.name = validate_name(name or f"producer-{self.incarnation:016x}", part="producer name")
-        self.topic = layout.topic
-        self.compression = COMPRESSIONS[compression]
-        self.compression_level = compression_level
-        self.batch_bytes = min(batch_bytes, MAX_VALUE_BYTES)
-        self._session = session
-        self._serializer = serializer
-        self._on_closed = on_closed
-        self._channels = Channels(session, self, layout)
-        self._next_sequence_id = 0
-        self._last_stored = -1
-        self._buffer = Buffer(session, self.name, buffer_bytes)
-        self._pending: dict[Batch, None] = {}
-        self._untold = Untold()
-        self._lingering = Lingering(session, linger_ms / 1000, self._pending.__contains__)
-        self._failure: TxnError | None = None
-        self._closed = False
-        self._all_closed = asyncio.Event()
-        """Set when it is closed and nothing of it is under way."""
+    def __init__(self, impl: ProducerImpl[V]) -> None:
+        self._impl = impl
 
     def __repr__(self) -> str:
-        return f"Producer({self.topic}, {self.name}{', closed' * self._closed})"
+        return repr(self._impl)
+
+    @property
+    def name(self) -> str:
+        return self._impl.name
+
+    @property
+    def topic(self) -> str:
+        return self._impl.topic
 
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id known to be stored, -1 for none."""
-        return self._last_stored
-
-    # ---- sending ----------------------------------------------------------------------------------------------------
+        return self._impl.last_sequence_id
 
     async def send(
         self,
@@ -130,33 +59,9 @@ class Producer(Generic[V]):
         `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a transaction it is part
         of it from the call on: after a failure or a cancel the transaction can only abort.
         """
-        await self._expect_usable(txn)
-        data = self._encoded(value)
-        if chunk and len(data) > MAX_VALUE_BYTES:
-            data = checked_value(data)
-            head, overhead = checked(b"", key, properties, event_time_ms)
-            inside = transaction_of(len(data), txn)
-            self._check_sends(inside)
-            try:
-                return await send_large(self, data, head, overhead, inside)
-            except FENCED_LIKE as error:
-                raise await reason_of(error, txn) from error.__cause__
-        message, size = checked(data, key, properties, event_time_ms)
-        self._check_sends(txn)
-        stored: asyncio.Future[MessageId] = self._session.loop.create_future()
-        try:
-            if self._buffer.has_room(size):
-                self._take(message, size, txn, stored)
-            else:
-                await self._buffer.wait(size, txn, partial(self._take, message, size, txn, stored))
-            return await stored
-        except BaseException as error:
-            stored.cancel()
-            if txn is not None:
-                txn.failed(failure_in(txn, "a send", error))  # ▲ C1: before the first await, or it could commit
-            if isinstance(error, FENCED_LIKE):
-                raise await reason_of(error, txn) from error.__cause__
-            raise
+        return await self._impl.send(
+            value, key=key, properties=properties, event_time_ms=event_time_ms, txn=impl_of(txn), chunk=chunk
+        )
 
     def send_nowait(
         self,
@@ -174,13 +79,9 @@ class Producer(Generic[V]):
         one, its commit waits for it and raises its failure; an abort fails unsent messages with `InvalidTxnState`.
         After a cancel of the future the transaction can only abort.
         """
-        message, size = self.prepared(value, key, properties, event_time_ms)
-        self._check_sends(txn)
-        if not self._buffer.has_room(size):
-            raise WouldBlock(f"producer {self.name}: {self._buffer}; await send(), or flush() first")
-        stored: asyncio.Future[MessageId] = self._session.loop.create_future()
-        self._take(message, size, txn, stored)
-        return stored
+        return self._impl.send_nowait(
+            value, key=key, properties=properties, event_time_ms=event_time_ms, txn=impl_of(txn)
+        )
 
     async def send_many(
         self,
@@ -196,246 +97,17 @@ class Producer(Generic[V]):
         error, once all sent messages are answered. These may be stored then, as after a cancel; in a transaction none
         counts, because it can only abort.
         """
-        parts = self.parts(messages)
-
-        async def pull() -> BulkPart | None:
-            return next(parts, None)
-
-        return await self.send_pulled(pull, txn=txn)
-
-    def parts(self, messages: Iterable[Any]) -> Generator[BulkPart, None, None]:
-        """The messages in parts, as `send_many` takes them in."""
-        return parts_of(messages, None if self._serializer is None else self._encoded)
-
-    async def send_pulled(self, pull: Pull, *, txn: Transaction | None) -> SentIds:
-        """Send part after part, as `send_many`, until there is none."""
-        await self._expect_usable(txn)
-        self._check_sends(txn)
-        try:
-            return await send_bulk(self, pull, txn)
-        except FENCED_LIKE as error:
-            raise await reason_of(error, txn) from error.__cause__
-
-    def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]:
-        """Messages grouped by segment, and the version of the routes used."""
-        return self._channels.groups(keys)
-
-    async def add_run(self, run: EntryRun, txn: Transaction | None) -> BulkBatch:
-        """Add a run of a bulk send, as one batch, or as several if the layout has changed."""
-        self._check_goes_on(txn)
-        return await self._in_room(run.size, txn, partial(self._place_run, run, txn))
-
-    def _place_run(self, run: EntryRun, txn: Transaction | None) -> BulkBatch:
-        self._channels.current()
-        batch = self._bulk_batch(run.columns, run.size, txn)
-        self._channels.put(batch, run.columns, run.segment, run.version)
-        return batch
-
-    async def _in_room(self, size: int, txn: Transaction | None, place: Callable[[], T]) -> T:
-        return place() if self._buffer.has_room(size) else await self._buffer.wait(size, txn, place)
-
-    def prepared(
-        self, value: V, key: str | bytes | None, properties: Mapping[str, str] | None, event_time_ms: int | None
-    ) -> tuple[OutgoingMessage, int]:
-        """The message as it will be sent, and its size. Raises `InvalidArgument`, `MessageTooLarge`."""
-        return checked(self._encoded(value), key, properties, event_time_ms)
-
-    async def accepted(self, message: OutgoingMessage, size: int, txn: Transaction) -> asyncio.Future[MessageId]:
-        """As `send_nowait`, for a prepared message, but waits in turn for room in the buffer."""
-        self._check_sends(txn)
-        stored: asyncio.Future[MessageId] = self._session.loop.create_future()
-        await self._in_room(size, txn, partial(self._take, message, size, txn, stored))
-        return stored
-
-    def _bulk_batch(
-        self, columns: Columns, size: int, txn: Transaction | None, piece: Piece | None = None
-    ) -> BulkBatch:
-        """A new batch, counted in the buffer but not yet given to a channel."""
-        batch = BulkBatch(columns, size, txn, self._session.deadline(), self._session.loop.create_future(), piece)
-        self._pending[batch] = None
-        self._buffer.take(size)
-        return batch
-
-    # ---- large values -----------------------------------------------------------------------------------------------
-
-    def channel_of(self, key: bytes | None, txn: Transaction) -> Channel:
-        return self._channels.of_whole(key)
-
-    async def add_piece(
-        self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece
-    ) -> BulkBatch:
-        self._check_goes_on(txn)
-        return await self._in_room(size, txn, partial(self._place_piece, channel, columns, size, txn, piece))
-
-    def _place_piece(self, channel: Channel, columns: Columns, size: int, txn: Transaction, piece: Piece) -> BulkBatch:
-        self._channels.current()
-        if channel.left:
-            raise SegmentSealed(f"segment://{channel.segment} was sealed before all of this message was stored")
-        batch = self._bulk_batch(columns, size, txn, piece)
-        channel.add_whole(batch)
-        return batch
-
-    # ---- flushing ---------------------------------------------------------------------------------------------------
+        return await self._impl.send_many(messages, txn=impl_of(txn))
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until everything sent so far is stored, also sends that wait for room in the buffer. Raises the first
         failure among them, or an earlier unreported one (also of an open transaction)."""
-        self._session.expect_here()
-        deadline = self._session.deadline(timeout)
-        asks, batches = await self._wait_stored(deadline)
-        if not all(batch.over for batch in batches) or not all(ask.placed.done() for ask in asks):
-            raise deadline.expired(f"flushing producer {self.name}")
-        failures = [ask.failure for ask in asks] + [batch.failure for batch in batches]
-        self._tell([failure for failure in failures if failure is not None], of_transactions=True)
-
-    async def _wait_stored(self, deadline: Deadline) -> tuple[Sequence[Ask], Sequence[Batch]]:
-        """Wait, as time allows, for sends that wait for room and for unstored batches, also divided ones; returns
-        both."""
-        asks = await self._buffer.wait_placed(deadline)
-        self._channels.flush_all()
-        batches = list(self._pending)
-        while True:
-            leaves = [leaf for batch in batches for leaf in batch.leaves()]
-            left = [leaf.end(self._session.loop) for leaf in leaves if not leaf.over]
-            if not left or deadline.passed:
-                return asks, leaves
-            await asyncio.wait(left, timeout=deadline.remaining())
-
-    def _tell(self, failures: Sequence[Exception] = (), *, of_transactions: bool = False) -> None:
-        """▲ C4: raise the first unreported failure."""
-        untold = self._untold.tell(of_transactions=of_transactions)
-        if untold is not None:
-            raise untold
-        for failure in failures:
-            raise again(failure) if isinstance(failure, TxnError) else failure
-
-    def told_by(self, stored: asyncio.Future[MessageId], looked: Looked) -> None:
-        """For a future of `send_nowait`: only `looked` tells whether its sender knows the result."""
-        self._untold.looked_at_elsewhere(stored, looked)
-
-    def _encoded(self, value: V) -> bytes:
-        return value if self._serializer is None else encode(self._serializer, value)  # type: ignore[return-value]
-
-    def _take(
-        self, message: OutgoingMessage, size: int, txn: Transaction | None, stored: asyncio.Future[MessageId]
-    ) -> None:
-        channel = self._channels.of(message.key, txn)
-        if not channel.fits(txn, size):
-            channel.flush(txn)
-            channel = self._channels.of(message.key, txn)
-        self._buffer.take(size)
-        channel.add(message, size, txn, stored)
-
-    def _check_sends(self, txn: Transaction | None) -> None:
-        self._check_usable(txn)
-        if txn is not None:
-            check_transaction(txn, "send")
-
-    def _check_goes_on(self, txn: Transaction | None) -> None:
-        """As `_check_sends`, for the rest of an operation already begun."""
-        self._check_usable(txn)
-        if txn is not None:
-            txn.check_goes_on("send")
-
-    async def _expect_usable(self, txn: Transaction | None) -> None:
-        """▲ C6: a caller that ignores the failure and calls again must not block the event loop."""
-        try:
-            self._check_usable(txn)
-        except TxnError:
-            await asyncio.sleep(0)
-            raise
-
-    def _check_usable(self, txn: Transaction | None) -> None:
-        self._session.expect_here()
-        if self._closed:
-            raise for_good(InvalidArgument(f"producer {self.name} is closed"))
-        self._channels.notice()
-        if self._failure is not None:
-            if isinstance(txn, Transaction):
-                txn.failed(self._failure)  # ▲ C1: it would commit without this
-            raise for_good(self._failure)
-
-    # ---- for its channels -------------------------------------------------------------------------------------------
-
-    def take_sequence_ids(self, count: int) -> int:
-        """The first of `count` new sequence ids; taken when a batch closes, so they rise in every segment."""
-        first = self._next_sequence_id
-        self._next_sequence_id += count
-        return first
-
-    def gathers(self, channel: Channel, batch: GatheringBatch, *, later: bool) -> None:
-        """A batch has been begun; `later`: it may linger, because an earlier one is under way."""
-        self._pending[batch] = None
-        if later:
-            self._lingering.leave_later(channel, batch)
-        else:
-            self._lingering.leave_this_turn(channel, batch)
-
-    def settled(self, batch: Batch, stored: bool) -> None:
-        """The batch has its final answer, or was withdrawn."""
-        self._pending.pop(batch, None)
-        batch.ended()
-        self._buffer.give_back(batch.bytes)
-        if stored and batch.last > self._last_stored:
-            self._last_stored = batch.last
-        self._channels.settled(batch)
-
-    def lost(self, batch: Batch, futures: Sequence[asyncio.Future[MessageId]]) -> None:
-        """The batch has failed, and these futures with it."""
-        for future in futures:
-            if batch.failure is not None:
-                self._untold.failed(future, batch.failure, batch.txn)
-
-    def fenced(self, error: TxnError) -> None:
-        """A newer producer of this name has taken over: nothing can be sent any more."""
-        self._fail(error)
-
-    def topic_gone(self, error: TxnError) -> None:
-        """Its topic was deleted: nothing can be sent any more."""
-        self._fail(error)
-
-    def _fail(self, error: TxnError) -> None:
-        if self._failure is None:
-            self._failure = error
-        self._buffer.fail_all(error)
-        self._channels.fail_all(error)
-
-    def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """A batch was divided into several because its segment was split."""
-        del self._pending[batch]
-        self._pending |= dict.fromkeys(parts)
-
-    def held_back(self, channel: Channel) -> bool:
-        """Whether the channel must not write yet."""
-        return self._channels.held_back(channel)
-
-    def move_on(self) -> None:
-        """Move the rest from sealed segments that have answered to its current segments."""
-        self._channels.move_on()
-
-    # ---- closing ----------------------------------------------------------------------------------------------------
+        await self._impl.flush(timeout=timeout)
 
     async def close(self) -> None:
         """Send gathered messages and wait, at most 5 s; messages not stored by then fail. Idempotent. Raises the first
         unreported failure outside transactions; the producer is closed all the same."""
-        if self._closed:
-            if self._session.is_here:
-                await self._all_closed.wait()  # the first close waits for its sends
-            self._tell()
-            return
-        self._session.expect_here()
-        self._closed = True
-        deadline = Deadline(self._session.clock, min(CLOSE_TIMEOUT_S, self._session.timeout_s))
-        try:
-            await self._wait_stored(deadline)
-        finally:
-            self._lingering.stop()
-            self._channels.close()  # before `_fail`, which drops the connection without telling the broker
-            self._fail(ConnectionLost(f"producer {self.name} was closed before this was stored"))
-            self._all_closed.set()
-            self._on_closed(self)  # ▲ not before: a client closing meanwhile waits for it, too
-        await asyncio.sleep(0)  # waiting callers get their failure first
-        self._tell()
+        await self._impl.close()
 
     async def __aenter__(self) -> Producer[V]:
         return self
@@ -444,3 +116,8 @@ class Producer(Generic[V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await closed_behind(self.close, error)
+
+
+def producer_impl(producer: Producer[V]) -> ProducerImpl[V]:
+    """What the other parts of the client use of it."""
+    return producer._impl

@@ -12,7 +12,8 @@ from collections import deque
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from txnclient.transactions.transaction import Transaction, TransactionState
+from txnclient.transactions.outcome import TransactionState
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import TxnError, again
 
 MOST_KEPT = 10_000
@@ -35,7 +36,7 @@ class Untold:
     """Records one producer's untold failures, in the order in which they happened."""
 
     def __init__(self) -> None:
-        self._failed: deque[tuple[Stored, TxnError, Transaction | None]] = deque()
+        self._failed: deque[tuple[Stored, TxnError, TransactionImpl | None]] = deque()
         self._looked: WeakKeyDictionary[Stored, Looked] = WeakKeyDictionary()
         self._beyond: TxnError | None = None
 
@@ -43,7 +44,7 @@ class Untold:
         """Another party awaits `future` for the sender; only `looked` tells whether the sender knows the result."""
         self._looked[future] = looked
 
-    def failed(self, future: Stored, error: TxnError, txn: Transaction | None) -> None:
+    def failed(self, future: Stored, error: TxnError, txn: TransactionImpl | None) -> None:
         while self._failed and self._told(*self._failed[0]):
             _silence(self._failed.popleft()[0])
         if len(self._failed) < MOST_KEPT:
@@ -73,7 +74,7 @@ class Untold:
         self._failed.clear()
         self._beyond = None
 
-    def _told(self, future: Stored, error: TxnError, txn: Transaction | None) -> bool:
+    def _told(self, future: Stored, error: TxnError, txn: TransactionImpl | None) -> bool:
         if txn is not None and txn.state is not TransactionState.OPEN:
             return True
         looked = self._looked.get(future)

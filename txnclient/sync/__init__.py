@@ -14,8 +14,12 @@ from __future__ import annotations
 
 import txnclient
 from txnclient.sync.bridge import Bridge
-from txnclient.sync.faces import Client, Consumer, Producer, Reader, Transaction, Watch
+from txnclient.sync.client import Client
+from txnclient.sync.consumer import Consumer
 from txnclient.sync.processing import process, process_batches
+from txnclient.sync.producer import Producer
+from txnclient.sync.reader import Reader, Watch
+from txnclient.sync.transaction import Transaction
 from txnwire.ports import Clock, Random, Transport
 
 __all__ = ["Client", "Consumer", "Producer", "Reader", "Transaction", "Watch", "connect", "process", "process_batches"]

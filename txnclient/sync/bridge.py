@@ -20,7 +20,7 @@ from weakref import WeakSet
 from txnclient.connection.opening import Closable, Opening
 from txnclient.producing.untold import Looked
 from txnclient.reading.unfinished import UnfinishedSync
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import cancelled_in
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError, for_good
 
@@ -51,7 +51,7 @@ class Teller(Protocol):
 class Sent(Future[T]):
     """The result of a send, for any thread."""
 
-    def __init__(self, soon: Callable[[Callable[[], object]], None], txn: Transaction | None) -> None:
+    def __init__(self, soon: Callable[[Callable[[], object]], None], txn: TransactionImpl | None) -> None:
         """`soon`: runs a function in the loop. `txn`: the transaction of the send."""
         super().__init__()
         self.looked = Looked()
@@ -157,7 +157,7 @@ class Bridge:
 
         return self.wait(run())
 
-    def sent(self, producer: Teller, start: Callable[[], asyncio.Future[T]], txn: Transaction | None) -> Future[T]:
+    def sent(self, producer: Teller, start: Callable[[], asyncio.Future[T]], txn: TransactionImpl | None) -> Future[T]:
         """Start a send in the loop, which raises a refusal at once; returns the result for any thread. A failure counts
         as told when the caller retrieves it, not when the bridge passes it on."""
         sent: Sent[T] = Sent(self._soon, txn)

@@ -9,12 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import txnclient.producing.producer
+from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.message import Message
 from txnclient.handlers import BatchWork, Handled, Handler, MessageWork, handle_plainly, producers_by_name
 from txnclient.processing import Limits, Processing, ProcessStatistics
 from txnclient.serializers import V
 from txnclient.sync.bridge import RunInCaller
-from txnclient.sync.faces import Consumer, Producer, Transaction
+from txnclient.sync.consumer import Consumer
+from txnclient.sync.producer import Producer
+from txnclient.sync.transaction import Transaction
 from txnclient.transactions.transaction import Transaction as AsyncTransaction
 
 STOP_POLL_S = 0.02
@@ -121,7 +124,7 @@ async def _run(
     consumer: Consumer[Any], work: MessageWork | BatchWork, limits: Limits, stop: threading.Event | None
 ) -> ProcessStatistics:
     if stop is None:
-        return await Processing(consumer._inner, work, limits).run()
+        return await Processing(consumer_impl(consumer._inner), work, limits).run()
     stopping = asyncio.Event()
 
     async def watch() -> None:
@@ -131,6 +134,6 @@ async def _run(
 
     watching = asyncio.create_task(watch(), name="process: stop")
     try:
-        return await Processing(consumer._inner, work, replace(limits, stop=stopping)).run()
+        return await Processing(consumer_impl(consumer._inner), work, replace(limits, stop=stopping)).run()
     finally:
         watching.cancel()

@@ -16,8 +16,9 @@ from typing import Final
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
+from txnclient.transactions.outcome import CommitResult, Joined
 from txnclient.transactions.settling import BackgroundSettling
-from txnclient.transactions.transaction import CommitResult, Joined, Transaction, listed
+from txnclient.transactions.transaction_impl import TransactionImpl, listed
 from txnclient.transactions.transaction_keys import HeldKey
 from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
 from txnwire.ids import TxnId, hash_key
@@ -52,7 +53,7 @@ class Coordinators:
         self._directory = session.directory
         self.key = None if transaction_key is None else HeldKey(session, transaction_key, self)
         self.settling = BackgroundSettling(session)
-        self._open: dict[TxnId, Transaction] = {}
+        self._open: dict[TxnId, TransactionImpl] = {}
         self._listed: dict[TxnId, bytes] = {}
         """Each of `_open` encoded for an announcement: one announcement may hold hundreds of thousands, and only
         joining encoded parts is fast enough."""
@@ -70,12 +71,12 @@ class Coordinators:
         self._session.tasks.keep(self._keep_announced, name="announcements")
 
     @property
-    def open_transactions(self) -> list[Transaction]:
+    def open_transactions(self) -> list[TransactionImpl]:
         return list(self._open.values())
 
     # ---- begin ------------------------------------------------------------------------------------------------------
 
-    async def begin(self, timeout_s: float, deadline: Deadline, *, apart: bool = False) -> Transaction:
+    async def begin(self, timeout_s: float, deadline: Deadline, *, apart: bool = False) -> TransactionImpl:
         """Begin at the next coordinator in turn, or with a transaction key at the key's one, unless `apart` from it.
         Raises `Timeout`, `StoreFull`, `InvalidArgument`."""
         _check_timeout(timeout_s)
@@ -102,7 +103,7 @@ class Coordinators:
                 return self.begun(reply.new_txn_ok, link, began + timeout_s)
         return await self._undone_if_cancelled(self._begin_again(None, None, timeout_s, deadline))
 
-    async def _undone_if_cancelled(self, beginning: Coroutine[object, object, Transaction]) -> Transaction:
+    async def _undone_if_cancelled(self, beginning: Coroutine[object, object, TransactionImpl]) -> TransactionImpl:
         """If the caller is cancelled, the begin goes on within its own time, and its transaction is aborted."""
         task = self._session.loop.create_task(beginning, name="begin")
         try:
@@ -113,7 +114,7 @@ class Coordinators:
 
     async def _begun_late(
         self, command: pb.Command, answer: asyncio.Future[pb.Command], link: Link, expires_at: float
-    ) -> Transaction:
+    ) -> TransactionImpl:
         """The transaction of a begin whose caller has gone. A begin without an answer is repeated under its attempt."""
         deadline = self._session.deadline()
 
@@ -133,14 +134,14 @@ class Coordinators:
 
     async def _begin_again(
         self, command: pb.Command | None, failed: TxnError | None, timeout_s: float, deadline: Deadline
-    ) -> Transaction:
+    ) -> TransactionImpl:
         """Repeat an unanswered begin under its own attempt while that coordinator can be reached: it then answers with
         the same transaction and leaves no second one open (SCENARIOS D7). Otherwise begin elsewhere, under a new
         attempt."""
         session = self._session
         unanswered = command if isinstance(failed, (ConnectionLost, Timeout)) else None
 
-        async def attempt() -> Transaction:
+        async def attempt() -> TransactionImpl:
             nonlocal unanswered
             link: Link | None = None
             if unanswered is not None:
@@ -165,10 +166,12 @@ class Coordinators:
 
         return await session.repeat("beginning a transaction", deadline, attempt)
 
-    def begun(self, reply: pb.NewTxnOk, link: Link, expires_at: float, *, holder: HeldKey | None = None) -> Transaction:
+    def begun(
+        self, reply: pb.NewTxnOk, link: Link, expires_at: float, *, holder: HeldKey | None = None
+    ) -> TransactionImpl:
         """Add it to the transactions that are announced, and aborted when this client closes."""
         txn_id = TxnId.from_bits(reply.txnid_most_bits, reply.txnid_least_bits)
-        txn = Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, holder=holder)
+        txn = TransactionImpl(self._session, self, txn_id, expires_at=expires_at, link=link, holder=holder)
         self._open[txn_id] = txn
         self._listed[txn_id] = _as_announced(txn_id)
         if len(self._open) > self._forget_at:
@@ -187,7 +190,7 @@ class Coordinators:
         keep_newest: bool = False,
         attempt: bytes | None = None,
         writer_id: int | None = None,
-    ) -> Transaction:
+    ) -> TransactionImpl:
         """Join or begin the transaction of this name, as a new writer. Raises as `begin` does.
 
         Every begin of one name asks the same coordinator first, so joiners do not race; but any may answer. A lost
@@ -211,7 +214,7 @@ class Coordinators:
         )
         turn = hash_key(name.encode())
 
-        async def ask() -> Transaction:
+        async def ask() -> TransactionImpl:
             nonlocal turn
             turn += 1
             ok, link, began = await self._ask_name(request, turn, deadline)
@@ -231,7 +234,7 @@ class Coordinators:
         reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
         return reply.new_txn_ok, link, began
 
-    def _joined(self, ok: pb.NewTxnOk, link: Link, name: str, writer_id: int, expires_at: float) -> Transaction:
+    def _joined(self, ok: pb.NewTxnOk, link: Link, name: str, writer_id: int, expires_at: float) -> TransactionImpl:
         """Make the object without adding it to the session: it is neither announced nor aborted on close."""
         result = _result(ok)
         if result is not None:
@@ -241,17 +244,17 @@ class Coordinators:
         expires_at = max(expires_at, self._session.clock.monotonic() + left_s)
         txn_id = TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits)
         joined = Joined(name, writer_id, ok.joined, result)
-        return Transaction(self._session, self, txn_id, expires_at=expires_at, link=link, joined=joined)
+        return TransactionImpl(self._session, self, txn_id, expires_at=expires_at, link=link, joined=joined)
 
-    async def attach(self, txn_id: TxnId, name: str, deadline: Deadline) -> Transaction:
+    async def attach(self, txn_id: TxnId, name: str, deadline: Deadline) -> TransactionImpl:
         """Attach to a transaction by its id, without looking up the name."""
         link = await self._session.repeat(
             f"attaching to transaction {txn_id}", deadline, lambda: self._link_to_end(txn_id.tcid, 0, deadline)
         )
         joined = Joined(validate_txn_name(name), self._session.random_u64(), joined=True)
-        return Transaction(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
+        return TransactionImpl(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
 
-    async def committed_as(self, txn: Transaction, deadline: Deadline) -> CommitResult | None:
+    async def committed_as(self, txn: TransactionImpl, deadline: Deadline) -> CommitResult | None:
         """How a named transaction committed. It must be known as committed, so a begin of the name creates nothing.
         None if the name's outcome is no longer kept. Raises transient errors such as `Timeout`: repeat it."""
         if txn.name is None:
@@ -279,7 +282,7 @@ class Coordinators:
 
     async def end(
         self,
-        txn: Transaction,
+        txn: TransactionImpl,
         action: pb.TxnAction,
         deadline: Deadline,
         *,
@@ -334,10 +337,10 @@ class Coordinators:
             raise ConnectionLost("no coordinator is up")
         return await self._session.links.get(addresses[tries % len(addresses)], deadline)
 
-    def settle(self, txn: Transaction) -> None:
+    def settle(self, txn: TransactionImpl) -> None:
         self.settling.settle(txn)
 
-    def forget(self, txn: Transaction) -> None:
+    def forget(self, txn: TransactionImpl) -> None:
         self._open.pop(txn.id, None)
         self._listed.pop(txn.id, None)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from txnclient.connection.deadlines import Backoff
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import TxnError
 
 SLACK_S = 5.0
@@ -29,15 +29,15 @@ class BackgroundSettling:
     def start(self, work: Coroutine[object, object, None], *, name: str) -> asyncio.Task[None]:
         return self._tasks.start(work, name=name)
 
-    def settle(self, txn: Transaction) -> None:
+    def settle(self, txn: TransactionImpl) -> None:
         """Repeat the requested commit or abort of `txn` until its outcome is known."""
         self.start(self._settle(txn), name=f"settling {txn.id}")
 
-    def undo(self, beginning: Callable[[], Awaitable[Transaction]]) -> None:
+    def undo(self, beginning: Callable[[], Awaitable[TransactionImpl]]) -> None:
         """▲ Abort a transaction whose begin has lost its caller, as soon as its id is known: no other code ends it."""
         self.start(self._undo(beginning), name="undoing a begin")
 
-    async def _undo(self, beginning: Callable[[], Awaitable[Transaction]]) -> None:
+    async def _undo(self, beginning: Callable[[], Awaitable[TransactionImpl]]) -> None:
         try:
             txn = await beginning()
         except TxnError as error:
@@ -45,7 +45,7 @@ class BackgroundSettling:
         else:
             txn.settle_later()
 
-    async def _settle(self, txn: Transaction) -> None:
+    async def _settle(self, txn: TransactionImpl) -> None:
         backoff = Backoff(self._session.random)
         while txn.undecided:
             try:

@@ -13,8 +13,9 @@ from typing import Protocol
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import Session
+from txnclient.transactions.outcome import TransactionState
 from txnclient.transactions.settling import BackgroundSettling
-from txnclient.transactions.transaction import Transaction, TransactionState
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import ConnectionLost, ExpiredTransaction, InvalidTxnState, NotAllowed, TxnError
 from txnwire.ids import hash_key
 from txnwire.names import validate_transaction_key
@@ -31,7 +32,7 @@ class Beginner(Protocol):
 
     def begun(
         self, reply: pb.NewTxnOk, link: Link, expires_at: float, *, holder: HeldKey | None = None
-    ) -> Transaction: ...
+    ) -> TransactionImpl: ...
 
     @property
     def settling(self) -> BackgroundSettling: ...
@@ -59,7 +60,7 @@ class HeldKey:
         self._beginning = False
         self._undoing: asyncio.Task[None] | None = None
         """Undoes a cancelled begin."""
-        self._latest: Transaction | None = None
+        self._latest: TransactionImpl | None = None
 
     # ---- holding it -------------------------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class HeldKey:
 
     # ---- begin ------------------------------------------------------------------------------------------------------
 
-    async def begin(self, timeout_s: float, deadline: Deadline) -> Transaction:
+    async def begin(self, timeout_s: float, deadline: Deadline) -> TransactionImpl:
         """Begin under the key. Raises `ExpiredTransaction` (fenced), `InvalidTxnState` while another one is open; else
         as any begin."""
         if self._undoing is not None:
@@ -211,7 +212,7 @@ class HeldKey:
                 "commit or abort it first"
             )
 
-    async def _begin(self, timeout_s: float, deadline: Deadline) -> Transaction:
+    async def _begin(self, timeout_s: float, deadline: Deadline) -> TransactionImpl:
         while True:
             resumed = bool(self._attempt)
             if not resumed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from txnclient.transactions.transaction import Transaction
+from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import InvalidTxnState, TxnError, again
 
 
@@ -14,7 +14,7 @@ class Whole:
     ▲ C1: if it ends before everything is stored, the transaction can only abort, or it would commit a part. ▲ C2: a
     commit waits for it, also while it waits for room or for the next message."""
 
-    def __init__(self, txn: Transaction | None, what: str) -> None:
+    def __init__(self, txn: TransactionImpl | None, what: str) -> None:
         """`what`: e.g. "a send". `txn` None: without a transaction it does nothing."""
         self._txn = txn
         self._what = what
@@ -37,18 +37,18 @@ class Whole:
             self._under_way = False
             self._txn.finished(None)
 
-    def flush(self, txn: Transaction) -> None:
+    def flush(self, txn: TransactionImpl) -> None:
         """Nothing to do: the channels flush its sends."""
 
-    def withdraw(self, txn: Transaction) -> None:
+    def withdraw(self, txn: TransactionImpl) -> None:
         """The transaction stops waiting for it: its caller may not have given the next message yet."""
         self._finish()
 
-    def ended(self, txn: Transaction, committed: bool, revision: int) -> None:
+    def ended(self, txn: TransactionImpl, committed: bool, revision: int) -> None:
         """Nothing to do: its next send raises."""
 
 
-def failure_in(txn: Transaction, what: str, error: BaseException) -> TxnError:
+def failure_in(txn: TransactionImpl, what: str, error: BaseException) -> TxnError:
     """Why `txn` can only abort after `error` has ended `what`, e.g. "a send"."""
     if isinstance(error, TxnError):
         return again(error)
@@ -59,5 +59,5 @@ def failure_in(txn: Transaction, what: str, error: BaseException) -> TxnError:
     )
 
 
-def cancelled_in(txn: Transaction, what: str) -> InvalidTxnState:
+def cancelled_in(txn: TransactionImpl, what: str) -> InvalidTxnState:
     return InvalidTxnState(f"transaction {txn.id} can only abort: {what} in it was cancelled")

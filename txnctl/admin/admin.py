@@ -26,6 +26,7 @@ from txnctl.admin.admin_rows import (
     pinning,
     segment_row,
     subscription_row,
+    unreadable_rows,
 )
 from txnctl.admin.role_calls import RoleCalls
 from txnstore import keys
@@ -49,6 +50,11 @@ ROWS_AT_ONCE = 200
 """Rows made in one turn: a segment's takes 50 us, more with many subscriptions."""
 HANGING_ROWS = 5_000
 """An answer has room for about three times as many."""
+SUBSCRIPTION_FIELDS = ("subscription", "type", "start", "consumers", "assignment_epoch")
+TRANSACTION_FIELDS = (
+    *("txn", "state", "age_s", "timeout_in_s", "owner", "name", "transaction_key", "reason", "revision"),
+)
+HANGING_FIELDS = (*TRANSACTION_FIELDS, "segment", "held_at", "entries_behind", "waiting", "readers", "why")
 STATES = (OPEN, COMMITTED, ABORTED)
 
 
@@ -196,7 +202,8 @@ class Administration:
 
     async def _list_subscriptions(self, args: Arguments) -> dict[str, Any]:
         topology = await self._topic(args)
-        found = await subscription_queries.list_subscriptions(self._store, topology.topic.path)
+        unreadable: dict[str, str] = {}
+        found = await subscription_queries.list_subscriptions(self._store, topology.topic.path, unreadable)
         consumers: dict[str, dict[str, None]] = {}
         if any(info.record.type == "queue" for info in found):
             stats = await self._segment_stats(list(topology.paths.values()))
@@ -211,6 +218,10 @@ class Administration:
                 "assignment_epoch": info.assignment.epoch if info.assignment else 0,
             }
             async for info in a_few_at_a_time(found)
+        ]
+        rows += [
+            {**dict.fromkeys(SUBSCRIPTION_FIELDS), "subscription": name, "consumers": [], "error": error}
+            for name, error in unreadable.items()
         ]
         return {"subscriptions": rows}
 
@@ -237,8 +248,10 @@ class Administration:
         segment = None if args.get("segment") is None else SegmentName.parse(str(args["segment"]))
         if segment is not None:
             await self._expect_segment(segment)
+        unreadable: list[queries.UnreadableRecord] = []
         found = await queries.list_transactions(
             self._store,
+            unreadable=unreadable,
             now_ms=self._clock.wall_ms(),
             state=state,
             older_than_ms=int(number_of(args, "older_than_s", 0, most=MAX_AGE_S) * 1000),
@@ -247,7 +260,8 @@ class Administration:
             transaction_key=args.get("transaction_key"),
             limit=int(number_of(args, "limit", 1000, most=MAX_ROWS)) or 1000,
         )
-        return {"transactions": [self._row(record) async for record in a_few_at_a_time(found)]}
+        rows = [self._row(record) async for record in a_few_at_a_time(found)]
+        return {"transactions": rows + unreadable_rows(unreadable, keys.TXN, TRANSACTION_FIELDS)}
 
     async def _expect_segment(self, segment: SegmentName) -> None:
         topology = await self._topic({"topic": str(segment.topic)})
@@ -325,7 +339,13 @@ class Administration:
     async def _hanging(self, args: Arguments) -> dict[str, Any]:
         """One row for each place where a transaction holds something back, oldest transaction first (SCENARIOS E6)."""
         older_than_s = number_of(args, "older_than_s", HANGING_OLDER_THAN_S, most=MAX_AGE_S)
-        found = await queries.hanging(self._store, now_ms=self._clock.wall_ms(), older_than_ms=int(older_than_s * 1000))
+        unreadable: list[queries.UnreadableRecord] = []
+        found = await queries.hanging(
+            self._store,
+            now_ms=self._clock.wall_ms(),
+            older_than_ms=int(older_than_s * 1000),
+            unreadable=unreadable,
+        )
         shown, places = [], 0
         for one in found:
             if places < HANGING_ROWS:
@@ -336,7 +356,7 @@ class Administration:
         rows: list[dict[str, Any]] = []
         for one in shown:
             rows += await self._held_back(one, stats)
-        return {"hanging": rows[:HANGING_ROWS]}
+        return {"hanging": rows[:HANGING_ROWS] + unreadable_rows(unreadable, b"", HANGING_FIELDS)}
 
     async def _held_back(self, one: queries.Hanging, stats: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         is_open = one.record.header.state == OPEN

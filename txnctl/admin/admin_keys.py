@@ -12,7 +12,9 @@ from coordinator_v5 import queries, transaction_keys
 from coordinator_v5.queries import KeyDescription
 from segments.layout.directory import Directory
 from txnctl.admin.admin_arguments import MAX_ROWS, number_of
+from txnctl.admin.admin_rows import unreadable_rows
 from txnctl.admin.role_calls import RoleCalls
+from txnstore import keys
 from txnstore.access.paging import in_parts
 from txnstore.records import OPEN
 from txnstore.store import MetadataStore
@@ -33,6 +35,9 @@ IN_USE, IDLE, UNKNOWN, DELETED = "in use", "idle", "unknown", "deleted"
 """State of a key: its holder is connected to a coordinator; to none; to none of those that have answered."""
 
 
+FIELDS = ("key", "owner", "epoch", "state", "held_s", "begins", "txn", "txn_state", "txn_age_s")
+
+
 class KeyAnswers:
     def __init__(self, store: MetadataStore, clock: Clock, directory: Directory, calls: RoleCalls) -> None:
         self._store = store
@@ -45,13 +50,15 @@ class KeyAnswers:
         return {"keys.list": self._list, "keys.get": self._get, "keys.delete": self._delete}
 
     async def _list(self, args: Arguments) -> dict[str, Any]:
+        unreadable: list[queries.UnreadableRecord] = []
         found = await queries.transaction_keys(
             self._store,
+            unreadable=unreadable,
             owner=args.get("owner"),
             deleted=bool(args.get("deleted")),
             limit=int(number_of(args, "limit", 1000, most=MAX_ROWS)) or 1000,
         )
-        return {"keys": await self._rows(found)}
+        return {"keys": await self._rows(found) + unreadable_rows(unreadable, keys.TXN_KEY, FIELDS)}
 
     async def _get(self, args: Arguments) -> dict[str, Any]:
         (row,) = await self._rows([await self._found(args)])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from coordinator_v5.queries import UnreadableRecord
 from txnstore.records import OPEN, LoadSample
 from txnstore.writes.transitions import RecordedDecision
 from txnwire.ids import TxnId
@@ -97,3 +98,13 @@ def held_readers(txn_id: TxnId, stats: Mapping[str, Any]) -> dict[str, Any]:
 
 def nothing_held(why: str) -> dict[str, Any]:
     return {"held_at": None, "entries_behind": None, "waiting": [], "readers": 0, "why": why}
+
+
+def unreadable_rows(found: Iterable[UnreadableRecord], prefix: bytes, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """One row for each record that cannot be read: the first of `fields` holds its key behind `prefix`, the others
+    nothing, and `error` what is wrong."""
+    first, *others = fields
+    return [
+        {first: one.key.removeprefix(prefix.decode()), **dict.fromkeys(others), "error": one.error}
+        for one in {one.key: one for one in found}.values()
+    ]

@@ -3,6 +3,9 @@
 `missing` decides what is missing and what can be known of it. This module carries it out, in an order that may be
 interrupted anywhere: headers say that a transaction was dropped, then each segment drops the rest of it, then the lists
 are shortened. A repeated repair finds the headers and goes on.
+
+▲ What an open ledger had is told by the segment's watermark and aborted records alone. They are shortened last, before
+the list: a repetition that found them short would take everything else for whole.
 """
 
 from __future__ import annotations
@@ -13,11 +16,23 @@ from typing import Final, Protocol
 import msgspec
 
 from segments.log.retention import kept_ledgers
+from txnctl.checking.doubtful import decided_since, doubtful
+from txnctl.checking.dropped_list import LOST_PART, DroppedList
 from txnctl.checking.missing import Shortfall, block_within, shortened, shortfalls, torn, within
 from txnctl.checking.picture import Picture
-from txnctl.checking.rewound import OnDisk
+from txnctl.checking.rewound import OnDisk, RewoundJudge, RewoundVerdict
+from txnctl.checking.written import WrittenEntry
 from txnstore import keys
-from txnstore.records import ABORTED, REASON_LOST, AbortedRecord, CursorBlock, LedgerInfo, LedgerRecord, Watermark
+from txnstore.records import (
+    ABORTED,
+    NO_WRITER,
+    REASON_LOST,
+    AbortedRecord,
+    CursorBlock,
+    LedgerInfo,
+    LedgerRecord,
+    Watermark,
+)
 from txnwire.errors import DataCorrupt
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
@@ -29,6 +44,9 @@ class Repairing(Protocol):
     """What dropping uses of the repair. Every write compares that no other repair has begun."""
 
     def find(self, rule: str, text: str) -> None: ...
+    @property
+    def dropped_list(self) -> DroppedList: ...
+    async def stamped_ms(self) -> int: ...
     def on_progress(self, what: str, /) -> None: ...
     def now_ms(self) -> int: ...
     async def put(self, key: bytes, record: msgspec.Struct) -> None: ...
@@ -37,9 +55,7 @@ class Repairing(Protocol):
     async def listed_sidecar(
         self, segment: str, info: LedgerInfo
     ) -> dict[tuple[TxnId, int | None], Position] | None: ...
-    async def entries(
-        self, segment: str, ledger_id: int, length: int, start: Position
-    ) -> list[tuple[Position, TxnId, int, int]]: ...
+    async def entries(self, segment: str, ledger_id: int, length: int, start: Position) -> list[WrittenEntry]: ...
 
 
 class Dropping:
@@ -65,18 +81,11 @@ class Dropping:
         """▲ Transactions that lost a part are aborted everywhere before anything is served again: here in their
         headers, and in each segment with their remaining entries, even below its watermark."""
         if not self.short:
+            await self._drop_doubtful(counted, folder_revision)
             return
         short = [one for some in self.short.values() for one in some]
         found = torn(self._picture, short, await self._left(counted), folder_revision=folder_revision)
-        for number, (txn_id, why) in enumerate(found.dropped.items()):
-            header = msgspec.structs.replace(
-                self._picture.headers[txn_id], state=ABORTED, reason=REASON_LOST, writers=None
-            )
-            await self._repair.put(keys.txn(txn_id), header)
-            self._picture.headers[txn_id] = header
-            self.dropped[txn_id] = None
-            if number < SHOWN:
-                self._repair.find("torn", f"{txn_id} was committed and is aborted everywhere: {why}")
+        await self._drop(found.dropped)
         self._repair.find(
             "torn",
             f"{sum(one.expected - one.found for one in short)} entries or more are missing, in {len(self.short)} "
@@ -90,6 +99,35 @@ class Dropping:
                 f"{len(found.unsure)} transactions were committed at about the time of the folder's last mark, or "
                 "behind it, and collected: nothing tells any more whether they lost a part. What is left of them STAYS "
                 f"VISIBLE: {few(found.unsure)}",
+            )
+
+    async def _drop(self, found: Mapping[TxnId, str]) -> None:
+        for number, (txn_id, why) in enumerate(found.items()):
+            before = self._picture.headers[txn_id]
+            self._repair.dropped_list.add(txn_id, LOST_PART, header=before, why=why)
+            header = msgspec.structs.replace(before, state=ABORTED, reason=REASON_LOST, writers=None)
+            await self._repair.put(keys.txn(txn_id), header)
+            self._picture.headers[txn_id] = header
+            self.dropped[txn_id] = None
+            if number < SHOWN:
+                self._repair.find("torn", f"{txn_id} was committed and is aborted everywhere: {why}")
+
+    async def _drop_doubtful(self, counted: Mapping[str, Mapping[int, OnDisk]], folder_revision: int) -> None:
+        """▲ Also where nothing is known to be missing, if the folder may have been copied before etcd."""
+        if not decided_since(self._picture, folder_revision):
+            return
+        ended_ms = await self._repair.stamped_ms()
+        left = await self._left(counted)
+        judge = RewoundJudge(self._picture)
+        if any(judge.verdict(txn_id, NO_WRITER) is RewoundVerdict.LOST for txn_id, _ in left):
+            return  # the folder holds what was begun later: etcd is the older one
+        found = doubtful(self._picture, left, folder_revision=folder_revision, ended_ms=ended_ms)
+        await self._drop(found)
+        if found:
+            self._repair.find(
+                "torn",
+                f"{len(found)} committed transactions are aborted everywhere: the data folder was copied before etcd, "
+                "as far as its mark tells, so it may lack a part of them. What they had acked by then stays acked",
             )
 
     async def _left(self, counted: Mapping[str, Mapping[int, OnDisk]]) -> dict[tuple[TxnId, str], int]:
@@ -111,32 +149,35 @@ class Dropping:
 
     async def shorten(self, segment: str, record: LedgerRecord) -> LedgerRecord:
         """Returns the list as it will be once what is missing has been dropped. ▲ First every other record in etcd that
-        names a missing entry is set to the last remaining one."""
-        short = self.short.get(segment)
-        if not short:
-            return record
+        names a missing entry is set to the last remaining one.
+
+        ▲ Cursors of whole segments too: their marks are written at the end of a repair, behind the lists, so one that
+        was interrupted has left them as they were."""
+        short = self.short.get(segment, [])
         changed = shortened(record, short, now_ms=self._repair.now_ms())
         ledgers = kept_ledgers(changed)
-        await self._shorten_state(segment, ledgers)
         await self._shorten_cursors(segment, ledgers)
+        if not short:
+            return record
         if changed.sealed is not None:
             sealed = within(Position(*changed.sealed), ledgers)
             changed = msgspec.structs.replace(changed, sealed=_pair(sealed))
             await self._shorten_drained(segment, sealed)
         for one in short:
             await self._repair.cut(segment, one.ledger_id, one.found, present=one.present)
-        return await self._shorten_sidecars(segment, changed, [one.ledger_id for one in short])
+        changed = await self._shorten_sidecars(segment, changed, [one.ledger_id for one in short])
+        await self._shorten_state(segment, ledgers)
+        return changed
 
     async def _shorten_sidecars(self, segment: str, record: LedgerRecord, short: list[int]) -> LedgerRecord:
-        """▲ Puts what the sidecar of such a ledger lists back into etcd: it lists aborted entries of older ledgers,
-        too, and goes with its own ledger. A lost sidecar stays listed: the segment's repair handles it."""
-        ledgers, infos = kept_ledgers(record), []
+        """▲ What the sidecar of such a ledger lists goes back into etcd, with all aborted records: it lists entries of
+        older ledgers, too, and goes with its own ledger. A lost sidecar stays listed: the segment's repair handles
+        it."""
+        infos = []
         for info in record.ledgers:
             there = await self._repair.listed_sidecar(segment, info) if info.ledger_id in short else None
             for (txn_id, writer), position in (there or {}).items():
-                left = AbortedRecord(max_position=_pair(within(position, ledgers)))
-                await self._repair.put(keys.aborted(segment, txn_id, writer), left)
-                self._picture.aborted[segment, txn_id, writer] = left
+                self._picture.aborted[segment, txn_id, writer] = AbortedRecord(max_position=_pair(position))
             infos.append(info if there is None else msgspec.structs.replace(info, aborted=0))
         return msgspec.structs.replace(record, ledgers=infos)
 
@@ -157,7 +198,8 @@ class Dropping:
             if where == segment:
                 left = _pair(within(Position(*mark.position), ledgers))
                 self._picture.marks[where, name] = msgspec.structs.replace(mark, position=left)
-        lengths = {info.ledger_id: info.closed_length or 0 for info in ledgers}
+        # Not of one that is damaged: its length is unknown, and its acks count once it is mended.
+        lengths = {info.ledger_id: info.closed_length for info in ledgers if info.closed_length is not None}
         for (where, subscription), blocks in self._picture.blocks.items():
             for name, block in blocks.items():
                 if where == segment and block.ledger_id in lengths:

@@ -42,7 +42,7 @@ async def check_everything(
 
     Raises `InvalidArgument` if it is no data folder: an empty result would look like a good one. Raises `NotAllowed`
     for a repair with a folder that is not of this etcd's brokers."""
-    data_dir = await _folder_of_ledgers(settings)
+    data_dir = await folder_of_ledgers(settings)
     clock = SystemClock()
     mark = StoreMark(data_dir)
     unfit = await _why_unfit(settings, mark)
@@ -53,12 +53,12 @@ async def check_everything(
         opened.push_async_callback(ledgers.close)
         await ledgers.identity(None)
         if repair and why is None:
-            looking = await _connect(settings, repairing=False)
+            looking = await connect_etcd(settings, repairing=False)
             try:
                 why = await what_is_missing(looking, ledgers, on_progress)
             finally:
                 await looking.close()
-        store = await _connect(settings, repairing=why is not None)
+        store = await connect_etcd(settings, repairing=why is not None)
         opened.push_async_callback(store.close)
         if why is not None and repair:
             work = Repair(store, ledgers, mark, clock, SystemRandom(), tcids=settings.tcids, on_progress=on_progress)
@@ -72,7 +72,7 @@ async def check_everything(
     return Checked(picture.revision, findings, repaired)
 
 
-async def _folder_of_ledgers(settings: ServerSettings) -> Path:
+async def folder_of_ledgers(settings: ServerSettings) -> Path:
     """Finds the data folder of the brokers. `txnctl dev` has it within its own folder, and either may be named. Without
     a name: that of a `dev` in or at the current folder, else the one that the first broker has registered in etcd."""
     named = "data_dir" in settings.model_fields_set
@@ -82,7 +82,7 @@ async def _folder_of_ledgers(settings: ServerSettings) -> Path:
     if settings.data_dir.is_dir():
         return settings.data_dir
     if not named:
-        store = await _connect(settings, repairing=True)
+        store = await connect_etcd(settings, repairing=True)
         try:
             found = await store.get(keys.DATA_FOLDER)
         finally:
@@ -110,14 +110,16 @@ async def what_is_missing(store: MetadataStore, ledgers: LedgerStore, on_progres
     return f"the data folder lacks the sidecars of {len(lost)} ledgers that etcd knows of" if lost else None
 
 
-async def _connect(settings: ServerSettings, *, repairing: bool) -> EtcdStore:
+async def connect_etcd(settings: ServerSettings, *, repairing: bool) -> EtcdStore:
+    """`repairing`: also connects to an etcd that must be repaired first. Raises `StoreUnfit` otherwise, and as
+    `EtcdStore.connect`."""
     chosen = msgspec.structs.replace(etcd_settings(settings), repairing=repairing)
     return await EtcdStore.connect(chosen, clock=SystemClock(), random=SystemRandom())
 
 
 async def _why_unfit(settings: ServerSettings, mark: StoreMark) -> StoreUnfit | None:
     try:
-        store = await _connect(settings, repairing=False)
+        store = await connect_etcd(settings, repairing=False)
         try:
             revision, (record,) = await store.get_many([keys.INCARNATION])
             if record is not None:

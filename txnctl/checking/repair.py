@@ -14,37 +14,35 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.ledger.sidecars import decode_sidecar, encode_sidecar
+from segments.ledger.sidecars import encode_sidecar
 from segments.log.dedup_footer import covered_by
 from segments.log.ledger_pages import ListPage, cut
+from txnctl.checking import raising
+from txnctl.checking.dropped_list import BEGUN_AFTER, OPEN_AT_BACKUP, DroppedList
 from txnctl.checking.dropping import SHOWN, Dropping, few
 from txnctl.checking.picture import Picture, take_picture
 from txnctl.checking.rewound import (
-    EPOCH_STEP,
     Adopted,
     Doomed,
     OnDisk,
     Reckoning,
     RewoundJudge,
+    RewoundVerdict,
     adopt,
     is_active,
-    raised_ids,
-    raised_topic,
     start_of,
 )
+from txnctl.checking.written import AbortedAt, WrittenEntry, read_sidecar, unlisted_sidecars, written_behind
 from txnctl.process.store_mark import Mark, StoreMark
 from txnstore import keys, records
 from txnstore.access.store_client import StoreClient
 from txnstore.records import ABORTED, OPEN, REASON_ADMIN, AbortedRecord, Incarnation, LedgerInfo, LedgerRecord
 from txnstore.store import Commit, Delete, Put, Read, absent, unchanged_since
 from txnstore.writes.transitions import decide, plan_end
-from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import DataCorrupt, InternalError, NotAllowed
 from txnwire.ids import EARLIEST, Position, TxnId
-from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 
-READ_BYTES = 4 * 1024 * 1024
 ADOPTED_AT_ONCE = 1024
 """Ledgers that one commit adds to a list: 170 bytes each at most."""
 REPORT = "repairs.log"
@@ -57,7 +55,6 @@ BEGUN_OLDER = f"{BEGUN_NEWER} (the data folder is no newer than etcd)"
 BEGUN = (BEGUN_NEWER, BEGUN_OLDER)
 
 Finding = tuple[str, str]
-AbortedAt = dict[tuple[TxnId, int | None], Position]
 
 
 class Repair:
@@ -83,6 +80,7 @@ class Repair:
         self._tcids = tcids
         self.on_progress = on_progress
         self._findings: list[Finding] = []
+        self.dropped_list = DroppedList(mark.folder / "dropped.jsonl")
         self._lost: dict[TxnId, int] = {}
         self._steps = 1
         self._floor = 0
@@ -92,7 +90,7 @@ class Repair:
         """▲ Condition that no other repair has begun; every write compares it. The later of two repairs has begun anew,
         or has ended and let the store's processes work."""
         self._committed: dict[TxnId, None] = {}
-        """The lost transactions that a sidecar shows as committed."""
+        """The transactions that a sidecar shows as committed."""
 
     async def run(self, why: str) -> list[Finding]:
         """Returns what was found and done, in words. `why`: the reason why etcd is unfit. Raises `StoreUnavailable`,
@@ -102,7 +100,9 @@ class Repair:
         picture = await take_picture(self._store)
         on_disk = await self._on_disk()
         counted = {}
+        self.dropped_list = DroppedList(self._mark.folder / f"dropped-{begun.generation}.jsonl")
         self._dropping = Dropping(self, picture)
+        self._list_open(picture)
         for segment in picture.segments():
             self.on_progress(f"files of {segment}")
             counted[segment] = await self._count(picture, segment, on_disk.pop(segment, ()))
@@ -114,7 +114,13 @@ class Repair:
         await self._set_orphans_aside(on_disk, begun.former[-1])
         self._report_lost()
         await self._abort_open(picture)
-        await self._raise_ids(picture, [*picture.segments(), *on_disk], begun.generation)
+        tcids = raising.tcids_of(picture, self._tcids, self._lost)
+        used = raising.Used(tcids, [*picture.segments(), *on_disk], self._steps, begun.generation)
+        self._floor = await raising.raise_ids(self._store, self.put, picture, used, self._floor)
+        if self.dropped_list:
+            self.dropped_list.write()
+            self.find("dropped", self.dropped_list.summary())
+        self.find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
         await self._end(begun)
         return self._findings
 
@@ -165,9 +171,8 @@ class Repair:
 
     async def _end(self, begun: Incarnation) -> None:
         revision, _ = await self._store.get_many([keys.INCARNATION])
-        self._mark.write(
-            begun, revision, segment_floor=self._floor
-        )  # first: a folder one step ahead is refused, one behind would not be
+        # First: a folder one step ahead is refused, one behind would not be.
+        self._mark.write(begun, revision, segment_floor=self._floor)
         fit = msgspec.structs.replace(begun, raft_lead=await self._store.raft_lead(), repair="")
         await self._put_identity(fit)
         self.find("store", f"fit again, as store {fit.id} (it was {fit.former[-1]})")
@@ -195,6 +200,11 @@ class Repair:
 
     def now_ms(self) -> int:
         return self._clock.wall_ms()
+
+    async def stamped_ms(self) -> int:
+        """The cluster's clock when it was stamped into etcd last, 0 if it never was."""
+        found = await self._store.get(keys.CLOCK)
+        return 0 if found is None else records.decode(records.ClockStamp, found.value, key=found.key).ms
 
     async def cut(self, segment: str, ledger_id: int, entries: int, *, present: bool) -> None:
         """▲ A footer that covers lost entries goes as well: a segment served with it would take lost entries that are
@@ -284,7 +294,7 @@ class Repair:
         )
         self._report_ledgers(segment, record, adopted, counted)
         ledgers = await self._dropping.shorten(segment, adopted.record)
-        evidence = await self._unlisted_sidecars(segment, ledgers)
+        evidence = await unlisted_sidecars(self._ledgers, segment, ledgers)
         doomed, lost = await self._reckon(picture, judge, segment, ledgers, evidence)
         # ▲ In this order: remove a sidecar that lacks newly aborted entries, write the complete one, then list it. A
         # remaining old sidecar would be adopted instead, and the records that contradict it would leave etcd.
@@ -306,9 +316,10 @@ class Repair:
         changed = msgspec.structs.replace(ledgers, ledgers=infos)
         if changed != record:
             await self._put_list(segment, len(record.ledgers), changed, picture.ledger_pages.get(segment, []))
-        listed = {info.ledger_id for info in record.ledgers if info.aborted}
+        # ▲ Also one that an interrupted repair took off the list: the next owner would adopt its positions.
+        beside = {*(info.ledger_id for info in record.ledgers if info.aborted), *evidence}
         for info in changed.ledgers:
-            if info.ledger_id in listed and not info.aborted:
+            if info.ledger_id in beside and not info.aborted:
                 await self._ledgers.discard_sidecar(segment, info.ledger_id)
 
     async def _put_list(self, segment: str, stood: int, record: LedgerRecord, pages: list[ListPage]) -> None:
@@ -326,18 +337,13 @@ class Repair:
             record = AbortedRecord(max_position=(position.ledger_id, position.entry_id))
             await self.put(keys.aborted(segment, txn_id, writer), record)
 
-    async def _unlisted_sidecars(self, segment: str, record: LedgerRecord) -> dict[int, AbortedAt]:
-        """Sidecars written beside ledgers after the backup: everything in such a ledger was decided then."""
-        found = {}
-        for info in record.ledgers:
-            if not info.aborted and (raw := await self._ledgers.read_sidecar(segment, info.ledger_id)) is not None:
-                found[info.ledger_id] = decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
-        return found
-
     async def listed_sidecar(self, segment: str, info: LedgerInfo) -> AbortedAt | None:
-        """None if it is lost, or there is none."""
-        raw = await self._ledgers.read_sidecar(segment, info.ledger_id) if info.aborted else None
-        return None if raw is None else decode_sidecar(raw, info.ledger_id, f"sidecar of {segment} {info.ledger_id}")
+        """None if it is lost or damaged, or there is none."""
+        try:
+            return await read_sidecar(self._ledgers, segment, info.ledger_id) if info.aborted else None
+        except DataCorrupt as error:
+            self.find("missing", f"{segment}: the sidecar of ledger {info.ledger_id} is damaged: {error}")
+            return None
 
     async def _reckon(
         self, picture: Picture, judge: RewoundJudge, segment: str, record: LedgerRecord, evidence: dict[int, AbortedAt]
@@ -355,20 +361,24 @@ class Repair:
         decided = start_of(picture, segment)
         start = decided if not self._dropping.dropped and not lost else EARLIEST
         unknown: dict[TxnId, None] = {}
+        last: dict[TxnId, int] = {}
         for info in record.ledgers:
-            for position, txn_id, writer, messages in await self.entries(
-                segment, info.ledger_id, info.closed_length or 0, start
-            ):
+            written = await self._entries_of(segment, info, start, lost=bool(lost))
+            for position, txn_id, writer, messages in written:
+                if messages:
+                    self._note(txn_id, judge, writer, segment, messages)
+                last[txn_id] = info.ledger_id
                 if lost or position > decided or txn_id in self._dropping.dropped:
                     reckoning.entry(txn_id, writer, position, messages)
                 if lost and judge.is_unknown(txn_id, writer) and not reckoning.knows(txn_id, writer):
                     unknown[txn_id] = None
         doomed = reckoning.doomed()
-        for ledger_id, aborted in doomed.by_ledger.items():
-            for txn_id, _ in aborted:
-                # An aborted transaction that ends in a ledger is listed in its sidecar, once there is one.
-                if txn_id in doomed.lost and ledger_id in evidence and (txn_id, None) not in evidence[ledger_id]:
-                    self._committed[txn_id] = None
+        for txn_id, ledger_id in last.items():
+            # An aborted transaction that ends in a ledger is listed in its sidecar, once there is one.
+            aborted = {one for one, _ in evidence.get(ledger_id, {})}
+            if ledger_id in evidence and txn_id not in aborted and self.dropped_list.holds(txn_id):
+                self._committed[txn_id] = None
+                self.dropped_list.was_committed(txn_id)
         for txn_id, messages in doomed.lost.items():
             self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
         if lost and unknown:
@@ -382,20 +392,29 @@ class Repair:
             self.find("sidecars", f"{segment}: those of ledgers {few(lost)} are lost; etcd tells what they had listed")
         return doomed, lost
 
-    async def entries(
-        self, segment: str, ledger_id: int, length: int, start: Position
-    ) -> list[tuple[Position, TxnId, int, int]]:
-        """(position, transaction, writer, messages) of what transactions wrote behind `start`: for a ledger of 64 MiB a
-        few percent of that."""
-        found = []
-        at = start.entry_id + 1 if ledger_id == start.ledger_id else (length if ledger_id < start.ledger_id else 0)
-        while at < length:
-            for entry_id, entry in await self._ledgers.read(segment, ledger_id, at, length - 1, max_bytes=READ_BYTES):
-                metadata = parse_metadata(entry)
-                if (txn_id := txn_of(metadata)) is not None:
-                    found.append((Position(ledger_id, entry_id), txn_id, metadata.writer, metadata.count))
-                at = entry_id + 1
-        return found
+    def _note(self, txn_id: TxnId, judge: RewoundJudge, writer: int, segment: str, messages: int) -> None:
+        if not self.dropped_list.holds(txn_id):
+            if judge.verdict(txn_id, writer) is not RewoundVerdict.LOST:
+                return
+            self.dropped_list.add(txn_id, BEGUN_AFTER)
+        self.dropped_list.left(txn_id, segment, messages)
+
+    async def entries(self, segment: str, ledger_id: int, length: int, start: Position) -> list[WrittenEntry]:
+        """As `written_behind`."""
+        return await written_behind(start, self._ledgers, segment, ledger_id, length)
+
+    async def _entries_of(self, segment: str, info: LedgerInfo, start: Position, *, lost: bool) -> list[WrittenEntry]:
+        """▲ In a closed ledger that is damaged each dropped transaction may have an entry: it is aborted there, too, in
+        case the file is put back. Until then its readers get an error, and the repair goes on for all others. Raises
+        `DataCorrupt` if only the entries could tell what is committed: etcd has gone back, or sidecars are lost."""
+        length = info.closed_length or 0
+        try:
+            return await self.entries(segment, info.ledger_id, length, start)
+        except DataCorrupt:
+            if lost or not self._folder_is_older:
+                raise
+            end = Position(info.ledger_id, length - 1)
+            return [WrittenEntry(end, txn_id, records.NO_WRITER, 0) for txn_id in self._dropping.dropped]
 
     def _report_ledgers(self, segment: str, record: LedgerRecord, adopted: Adopted, counted: dict[int, OnDisk]) -> None:
         if adopted.new:
@@ -437,16 +456,21 @@ class Repair:
     def _report_lost(self) -> None:
         if not self._lost:
             return
-        sure = len(self._committed)
+        sure = sum(txn_id in self._lost for txn_id in self._committed)
+        told = f"{sure} of them are known to have been committed" if sure else "whether they had ended, nothing tells"
         self.find(
             "transactions",
-            f"{len(self._lost)} transactions with {sum(self._lost.values())} messages were begun after the backup: "
-            "what became of them etcd does not know, and their acks are gone, so they are aborted. "
-            f"{sure} of them had surely been committed",
+            f"{len(self._lost)} transactions with {sum(self._lost.values())} messages were begun after the backup. "
+            f"Etcd knows neither them nor what they had acked, so they are aborted; {told}",
         )
         for txn_id, messages in list(self._lost.items())[:SHOWN]:
-            told = ", had been committed" if txn_id in self._committed else ""
-            self.find("transactions", f"{txn_id}: {messages} messages{told}")
+            known = ", known to have been committed" if txn_id in self._committed else ""
+            self.find("transactions", f"{txn_id}: {messages} messages{known}")
+
+    def _list_open(self, picture: Picture) -> None:
+        for txn_id, header in picture.headers.items():
+            if header.state == OPEN:
+                self.dropped_list.add(txn_id, OPEN_AT_BACKUP, header=header)
 
     # ---- etcd -------------------------------------------------------------------------------------------------------
 
@@ -464,37 +488,6 @@ class Repair:
                     self.find("open", f"{txn_id} was open when the backup was taken: aborted")
         if count > SHOWN:
             self.find("open", f"{count} transactions were open when the backup was taken: all aborted")
-
-    async def _raise_ids(self, picture: Picture, segments: Iterable[str], generation: int) -> None:
-        """▲ Above everything that may have been given out since the backup: ids, epochs, counts."""
-        step = self._steps * EPOCH_STEP
-        tcids = max([self._tcids, *(tcid + 1 for tcid in picture.id_blocks), *(one.tcid + 1 for one in self._lost)])
-        for tcid in range(tcids):
-            await self.put(keys.txn_seq(tcid), raised_ids(picture.id_blocks.get(tcid), generation))
-        highest: dict[str, int] = {}
-        for segment in segments:
-            name = SegmentName.from_path(segment)
-            highest[name.topic.path] = max(name.segment_id, highest.get(name.topic.path, 0))
-        for path, topology in picture.topics.items():
-            await self.put(keys.topic(path), raised_topic(topology.record, highest.get(path, 0), self._steps))
-        self._floor = max(self._floor, max(highest.values(), default=-1) + 1)
-        await self._raise_floor(self._floor)
-        for key, txn_key in picture.txn_keys.items():
-            raised = msgspec.structs.replace(txn_key, epoch=txn_key.epoch + step, attempt="")
-            await self.put(key, raised)
-        for (topic, subscription), assignment in picture.assignments.items():
-            raised_one = msgspec.structs.replace(assignment, epoch=assignment.epoch + step)
-            await self.put(keys.assignment(topic, subscription), raised_one)
-        for (segment, subscription), mark in picture.marks.items():
-            raised_mark = msgspec.structs.replace(mark, seeks=mark.seeks + step)
-            await self.put(keys.cursor_block(segment, subscription, "mark"), raised_mark)
-        self.find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
-
-    async def _raise_floor(self, floor: int) -> None:
-        """A topic made after the backup may be made again under its name, but not with segment ids that have files."""
-        found = await self._store.get(keys.SEGMENT_IDS)
-        before = 0 if found is None else records.decode(records.SegmentIds, found.value, key=keys.SEGMENT_IDS).floor
-        await self.put(keys.SEGMENT_IDS, records.SegmentIds(floor=max(before, floor)))
 
 
 def _somebody_else() -> InternalError:

@@ -158,7 +158,7 @@ class Doomed(NamedTuple):
 
 
 class Reckoning:
-    """Takes the entries of one segment behind its watermark, in order."""
+    """Takes the entries of one segment in order: those behind its watermark, and what else a repair has dropped."""
 
     def __init__(
         self, picture: Picture, judge: RewoundJudge, segment: str, known: Iterable[tuple[TxnId, int | None]]
@@ -171,6 +171,7 @@ class Reckoning:
         self._known.update((key[1:], None) for key in picture.aborted if key[0] == segment)
         self._last: dict[tuple[TxnId, int | None], Position] = {}
         self._lost: dict[TxnId, int] = {}
+        self._decided = start_of(picture, segment)
 
     def knows(self, txn_id: TxnId, writer: int) -> bool:
         """Whether it is aborted already."""
@@ -178,11 +179,15 @@ class Reckoning:
 
     def entry(self, txn_id: TxnId, writer: int, position: Position, messages: int) -> None:
         verdict = self._judge.verdict(txn_id, writer)
-        if verdict is RewoundVerdict.KEPT or (txn_id, self._segment) in self._picture.write_index:
-            return  # a participant knows what has op records, and finishes it
+        if verdict is RewoundVerdict.KEPT:
+            return
+        key = (txn_id, writer if self._judge.loses_writer(txn_id) else None)
+        if position > self._decided and key not in self._last and (txn_id, self._segment) in self._picture.write_index:
+            # A participant finishes what has op records. ▲ Not what lies at or below the watermark, where it does not
+            # look: a commit lets the watermark pass before its op records go, and a repair may have dropped it since.
+            return
         if verdict is RewoundVerdict.LOST:  # a repeated repair reports it again
             self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
-        key = (txn_id, writer if self._judge.loses_writer(txn_id) else None)
         if key not in self._known and (txn_id, None) not in self._known:
             self._last[key] = position
 

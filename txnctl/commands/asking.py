@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 import txnclient
+from txnclient.connection.address import parse_url
 from txnclient.consuming.starts import StartArgument
+from txnctl.process.amounts import time_of
 from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
@@ -25,7 +26,7 @@ CALL_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 
 Url = Annotated[
-    str, typer.Option("--url", envvar="TXN_URL", help="any servers of the cluster: txn://host:port, more after commas")
+    str, typer.Option("--url", envvar="TXN_URL", help="servers of the cluster: txn://host:port, more after commas")
 ]
 DEFAULT_URL = "txn://127.0.0.1:6650"
 
@@ -42,33 +43,29 @@ def expect_yes(question: str, *, yes: bool) -> None:
 
 
 def start_of(text: str) -> StartArgument:
-    """Parses a start as people type it: `earliest`, `latest`, milliseconds since the Unix epoch, an ISO time with its
-    zone (`2026-11-20T21:00:00Z`), or a message's id. Raises `InvalidArgument`."""
+    """Parses a start as people type it: `earliest`, `latest`, milliseconds since the Unix epoch, a time in ISO 8601
+    (`2026-11-20T21:00`, `2026-11-20T21:00:00Z`), or a message's id. Raises `InvalidArgument`."""
     if text in ("earliest", "latest"):
         return text
     if text.isdecimal():
         return int(text)
     if "@" in text:
         return MessageId.parse(text)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
+    time = time_of(text)
+    if time is None:
         raise InvalidArgument(
-            f"start {text!r}: expected 'earliest', 'latest', milliseconds since 1970, a time as "
+            f"start {text!r}: expected 'earliest', 'latest', milliseconds since 1970, a time as 2026-11-20T21:00 or "
             "2026-11-20T21:00:00Z, or a message id as consume -o json shows it"
-        ) from None
-    if time.tzinfo is None:
-        raise InvalidArgument(f"start {text!r} has no time zone: append Z for UTC, or +01:00")
+        )
     return time
 
 
 def addresses_of(url: str) -> list[str]:
-    """The `host:port`s of `txn://host:port[,host:port…]`. Raises `InvalidArgument`."""
-    scheme, separator, rest = url.partition("://")
-    addresses = [part.strip() for part in rest.split(",") if part.strip()]
-    if scheme != "txn" or not separator or not addresses:
-        raise InvalidArgument(f"--url {url!r}: expected txn://host:port[,host:port…]")
-    return addresses
+    """The `host:port`s of `txn://host[:port][,host[:port]…]`. Raises `InvalidArgument`."""
+    try:
+        return parse_url(url)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"--url: {error}") from None
 
 
 class Asking:

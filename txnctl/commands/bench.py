@@ -17,23 +17,26 @@ import typer
 import txnclient
 from txnctl.bench.load import Call, CallLoad
 from txnctl.commands.asking import DEFAULT_URL, Url, connected
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, cell, say, show_json
 from txnctl.commands.running import run
+from txnctl.commands.typed import seconds as seconds_option
+from txnctl.commands.typed import size as size_option
 from txnwire.clock import SystemClock
 
-app = typer.Typer(help="Load on a running cluster: rates, percentiles, errors.", no_args_is_help=True)
+app = group("Load on a running cluster: rates, percentiles, errors.")
 
 DIFFERENT_VALUES = 1024
 PROGRESS_EVERY_S = 1.0
 RECEIVE_S = 0.5
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
-Seconds = Annotated[float, typer.Option(min=0.1, help="for how long")]
+Seconds = Annotated[float, seconds_option(least=0.1, help="for how long")]
 Rate = Annotated[
     float | None, typer.Option(min=0.1, help="calls a second, each timed from when it was due; default: as many as go")
 ]
 Concurrency = Annotated[int, typer.Option(min=1, help="calls at once, where no rate is given")]
-Size = Annotated[int, typer.Option(min=0, help="bytes of a message; they are random")]
+Size = Annotated[int, size_option(help="bytes of a message, which are random")]
 Create = Annotated[int | None, typer.Option(min=1, help="create the topic first, with so many segments")]
 
 

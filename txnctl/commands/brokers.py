@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from txnctl.commands.asking import DEFAULT_URL, Url, asking
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, show_rows
 from txnctl.commands.running import run
 
-app = typer.Typer(help="Brokers: who is there and what each serves.", no_args_is_help=True)
+app = group("Brokers: who is there and what each serves.")
 
 
 @app.command(name="list")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from txnctl.commands.beside import settings_beside
 from txnctl.commands.output import Format, Output, show_json
 from txnctl.commands.running import run
 from txnctl.process import logs
-from txnctl.process.settings import load
 
 if TYPE_CHECKING:
     from txnctl.checking.everything import Checked
@@ -29,28 +30,31 @@ def check(
 ) -> None:
     """List every broken invariant of etcd and the ledgers; exit 1 if any is. Changes nothing, may run any time.
 
+    Without --etcd and --data-dir it looks where a server on this machine, or at TXN_URL, works.
+
     With --repair: if etcd was restored from a backup, or the data folder is older than etcd, first do what must be done
     before anybody works with them."""
     from txnctl.checking.everything import check_everything
 
     logs.configure("critical")  # logs nothing less: faults are reported as findings here
-    settings = load(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix, allow_development_etcd=True)
 
     async def work() -> int:
+        settings = await settings_beside(config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix)
         with Console(stderr=True).status("reading etcd") as status:
             checked = await check_everything(settings, lambda what: status.update(f"reading {what}"), repair=repair)
-        _show(checked, output, repair=repair)
+        show_checked(checked, output, repair=repair)
         return 1 if checked.findings else 0
 
     run(work())
 
 
-def _show(checked: Checked, output: Format, *, repair: bool) -> None:
+def show_checked(checked: Checked, output: Format, *, repair: bool, also: Mapping[str, object] | None = None) -> None:
+    """`also`: further fields of the JSON object."""
     revision, findings, repaired = checked
     if output is Format.JSON:
         broken = [{"rule": rule, "finding": text} for rule, text in findings]
         done = [{"what": what, "finding": text} for what, text in repaired]
-        show_json({"revision": revision, "broken": broken} | ({"repaired": done} if repair else {}))
+        show_json({**(also or {}), "revision": revision, "broken": broken} | ({"repaired": done} if repair else {}))
         return
     for what, text in repaired:
         print(f"repair: {what}: {text}")

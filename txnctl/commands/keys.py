@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, expect_yes
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, show_done, show_json, show_rows
 from txnctl.commands.running import run
 from txnwire.serving import ANONYMOUS
 
-app = typer.Typer(help="Transaction keys: who holds them, and taking one out of use.", no_args_is_help=True)
+app = group("Transaction keys: who holds them, and taking one out of use.")
 
 Key = Annotated[str, typer.Argument(help="the transaction key, as clients connect with it")]
 Owner = Annotated[str, typer.Option(help="whose key it is; without authentication everybody is anonymous")]
@@ -32,8 +33,9 @@ def list_keys(
     async def work() -> None:
         async with asking(url) as cluster:
             answer = await cluster.ask("keys.list", owner=owner, deleted=deleted, limit=limit)
-        show_rows(answer["keys"], COLUMNS, output, empty="there are no transaction keys")
-        if len(answer["keys"]) == limit:
+        columns = COLUMNS + ["error"] * any("error" in row for row in answer["keys"])
+        show_rows(answer["keys"], columns, output, empty="there are no transaction keys")
+        if sum("error" not in row for row in answer["keys"]) == limit:
             print(f"the first {limit:,} only: --limit shows more", file=sys.stderr)
 
     run(work())

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from txnctl.commands.asking import DEFAULT_URL, Url, connected, start_of
 from txnctl.commands.lines import Input, PipedMessage, Splitter, as_json, parse, runs
 from txnctl.commands.output import Format, show_json
 from txnctl.commands.running import run
+from txnctl.commands.typed import seconds
 from txnwire.errors import InvalidArgument, Timeout, TxnError
 
 CHUNK_MESSAGES = 1000
@@ -56,7 +57,7 @@ def produce(
         str | None, typer.Option(help="values are JSON objects; this field is the message's key")
     ] = None,
     txn: Annotated[int, typer.Option(min=0, help="so many messages a transaction; 0: no transactions")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds a transaction may stay open")] = 60.0,
+    timeout: Annotated[float, seconds(least=0.1, help="how long a transaction may stay open")] = 60.0,
     form: Annotated[
         Input, typer.Option("--input", "-i", help="lines: the value alone; json: as consume -o json writes")
     ] = Input.LINES,
@@ -86,9 +87,9 @@ def consume(
         SubscriptionKind, typer.Option("--type", help="stream: in order per key; queue: whoever is free")
     ] = SubscriptionKind.STREAM,
     count: Annotated[int | None, typer.Option(min=1, help="stop after so many messages")] = None,
-    idle: Annotated[float | None, typer.Option(min=0.01, help="stop when nothing came for so many seconds")] = None,
+    idle: Annotated[float | None, seconds(least=0.01, help="stop when nothing came for so long")] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0.01, help="stop after so many seconds; exit code 1 if --count was not reached")
+        float | None, seconds(least=0.01, help="stop after so long; exit code 1 if --count was not reached")
     ] = None,
     start: Annotated[
         str, typer.Option(help="where a new subscription begins: earliest, latest, a time, a message id")
@@ -103,7 +104,9 @@ def consume(
     ] = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print messages, one a line, and ack them once they are printed. Runs until --count, --idle, --timeout, Ctrl-C."""
+    """Print messages, one a line, and ack them once they are printed. Runs until --count, --idle, --timeout, Ctrl-C.
+
+    The subscription is made if there is none of that name, and stays; `txnctl read` needs none."""
 
     async def work() -> None:
         at = start_of(start)
@@ -113,9 +116,18 @@ def consume(
                 topic, subscription, type=kind.value, start=at, isolation=isolation.value, name=name
             ) as consumer,
         ):
-            await _consume(consumer, _Limits(count, idle, timeout), output, b"\0" if null else b"\n")
+            whole = await _consume(consumer, _Limits(count, idle, timeout), output, b"\0" if null else b"\n")
+        if whole and output is Format.TABLE:
+            print(_stays(topic, subscription), file=sys.stderr)
 
     run(work())
+
+
+def _stays(topic: str, subscription: str) -> str:
+    return (
+        f"subscription {subscription} stays, and goes on here the next time; unread messages are kept for it: "
+        f"`txnctl subscriptions delete {topic} {subscription}` deletes it, `txnctl read` needs none"
+    )
 
 
 # ---- produce --------------------------------------------------------------------------------------------------------
@@ -280,26 +292,27 @@ class _Limits:
         return not received and self.idle_s is not None
 
 
-async def _consume(consumer: txnclient.Consumer[bytes], limits: _Limits, output: Format, end: bytes) -> None:
+async def _consume(consumer: txnclient.Consumer[bytes], limits: _Limits, output: Format, end: bytes) -> bool:
+    """False if the reader of the pipe has gone."""
     progress = _Progress()
     try:
         while True:
             messages = await consumer.receive_many(limits.wanted, timeout=limits.wait_s())
-            if not _write(messages, output, end):
-                return
+            if not write(messages, output, end):
+                return False
             if messages:
                 await consumer.ack(messages)
             limits.seen += len(messages)
             if not sys.stdout.isatty():
                 progress.show(f"{limits.seen:,} messages received")
             if limits.over(received=len(messages)):
-                return
+                return True
     finally:
         progress.clear()
 
 
-def _write(messages: list[txnclient.Message[Any]], output: Format, end: bytes) -> bool:
-    """False if the reader of the pipe has gone: messages that it did not get stay unacked."""
+def write(messages: Sequence[txnclient.Message[Any]], output: Format, end: bytes) -> bool:
+    """Prints messages; False if the reader of the pipe has gone, and did not get all of them."""
     try:
         for message in messages:
             sys.stdout.buffer.write((message.data if output is Format.TABLE else as_json(message)) + end)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Asking, Url, asking
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, cell, say, show_json, show_rows
 from txnctl.commands.running import run
 from txnwire.errors import DataCorrupt, InvalidArgument, TxnNotFound
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark_txnstore.checkpoint import Checkpoint, CheckpointBatch
     from txnclient.reading.snapshot import Snapshot
 
-app = typer.Typer(help="Spark: where a query stands, by its checkpoint.", no_args_is_help=True)
+app = group("Spark: where a query stands, by its checkpoint.")
 
 _BATCH_COLUMNS = ["batch", "spark_commit", "source", "revision", "pending"]
 _OFFSET_COLUMNS = ["source", "topic", "segment", "begin", "end", "resolved", "sealed"]

@@ -7,10 +7,14 @@ from typing import Annotated
 import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes, start_of
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, show_done, show_json, show_rows
+from txnctl.commands.piping import SubscriptionKind
 from txnctl.commands.running import run
+from txnctl.commands.typed import TIMES
+from txnwire.errors import NotAllowed
 
-app = typer.Typer(help="Subscriptions, their consumers and what they have not acked.", no_args_is_help=True)
+app = group("Subscriptions, their consumers and what they have not acked.")
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
 Name = Annotated[str, typer.Argument(help="the subscription's name")]
@@ -27,7 +31,44 @@ def list_subscriptions(topic: Topic, output: Output = Format.TABLE, url: Url = D
         rows = answer["subscriptions"]
         if output is Format.TABLE:
             rows = [row | {"consumers": [_name_of(one) for one in row["consumers"]]} for row in rows]
+        columns += ["error"] * any("error" in row for row in rows)
         show_rows(rows, columns, output, empty=f"{topic} has no subscriptions")
+
+    run(work())
+
+
+@app.command()
+def create(
+    topic: Topic,
+    subscription: Name,
+    kind: Annotated[
+        SubscriptionKind, typer.Option("--type", help="stream: in order per key; queue: whoever is free")
+    ] = SubscriptionKind.STREAM,
+    start: Annotated[
+        str, typer.Option(help=f"where it begins: earliest, latest, a message id, or a time: {TIMES}")
+    ] = "earliest",
+    output: Output = Format.TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Make a subscription without reading: from now on what it has not consumed is kept for it."""
+    where = start_of(start)
+
+    async def work() -> None:
+        async with asking(url) as cluster:
+            answer = await cluster.ask("subscriptions.list", topic=topic)
+        there = next((one for one in answer["subscriptions"] if one["subscription"] == subscription), None)
+        if there is not None and there["type"] != kind.value:
+            raise NotAllowed(f"{subscription} on {topic} is there already, of type {there['type']}")
+        if there is None:
+            async with (
+                connected(url) as client,
+                await client.consumer(topic, subscription, type=kind.value, start=where, prefetch=1),
+            ):
+                pass
+        made = there is None
+        said = f"{subscription} on {topic}: {'created' if made else 'is there already, nothing is changed'}"
+        facts = {"topic": topic, "subscription": subscription, "type": kind.value, "created": made}
+        show_done(said, facts, output)
 
     run(work())
 
@@ -69,9 +110,7 @@ def describe(
 def seek(
     topic: Topic,
     subscription: Name,
-    start: Annotated[
-        str, typer.Argument(help="earliest, latest, milliseconds since 1970, 2026-11-20T21:00:00Z, or a message id")
-    ],
+    start: Annotated[str, typer.Argument(help=f"earliest, latest, a message id, or a time: {TIMES}")],
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:

@@ -9,16 +9,19 @@ import typer
 from txnclient.connection.topic_layout import TopicLayout
 from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes
 from txnctl.commands.drawing import draw
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, counted, say, show_done, show_json, show_rows
 from txnctl.commands.running import run
+from txnctl.commands.typed import milliseconds, size
+from txnctl.process.amounts import seconds_of, size_of
 from txnwire.errors import InvalidArgument
 from txnwire.names import SEGMENT_SCHEME
 
-app = typer.Typer(help="Topics and their segments.", no_args_is_help=True)
+app = group("Topics and their segments.")
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
-RetentionMs = Annotated[int | None, typer.Option(min=1, help="what is older, in milliseconds, may go")]
-RetentionBytes = Annotated[int | None, typer.Option(min=1, help="beyond so many bytes the oldest may go")]
+RetentionMs = Annotated[int | None, milliseconds("--retention-ms", "--retention", help="what is older may go", least=1)]
+RetentionBytes = Annotated[int | None, size(help="beyond so many bytes the oldest may go", least=1)]
 TrimUndrained = Annotated[
     bool | None, typer.Option(help="retention also takes what a subscription has not consumed yet")
 ]
@@ -198,12 +201,20 @@ def thresholds_of(text: str) -> str | dict[str, Any]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         try:
-            thresholds[name.strip()] = float(value) if "." in value or "e" in value else int(value)
-        except ValueError:
+            thresholds[name.strip()] = _threshold(name.strip(), value)
+        except (ValueError, InvalidArgument):
             raise _no_thresholds(part) from None
         if not equals:
             raise _no_thresholds(part)
     return thresholds
+
+
+def _threshold(name: str, value: str) -> float:
+    if "bytes" in name:
+        return size_of(value)
+    if name.endswith("_s") and "per_s" not in name:
+        return seconds_of(value)
+    return float(value) if "." in value or "e" in value else int(value)
 
 
 def _as_typed(value: Any) -> str:

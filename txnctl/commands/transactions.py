@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Url, asking
+from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, cell, say, show_done, show_json, show_rows
 from txnctl.commands.running import run
+from txnctl.commands.typed import seconds
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 
-app = typer.Typer(help="Transactions: what is open, what it holds back, how it ended.", no_args_is_help=True)
+app = group("Transactions: what is open, what it holds back, how it ended.")
 
 Id = Annotated[str, typer.Argument(help="transaction id, as 0003-00000000000004d2")]
 
@@ -22,9 +24,9 @@ Id = Annotated[str, typer.Argument(help="transaction id, as 0003-00000000000004d
 @app.command(name="list")
 def list_transactions(
     state: Annotated[str | None, typer.Option(help="OPEN, COMMITTED or ABORTED")] = None,
-    older_than: Annotated[float | None, typer.Option(min=0, help="begun more than so many seconds ago")] = None,
+    older_than: Annotated[float | None, seconds(help="begun longer ago than this")] = None,
     owner: Annotated[str | None, typer.Option(help="of this owner")] = None,
-    segment: Annotated[str | None, typer.Option(help="with operations on segment://…")] = None,
+    segment: Annotated[str | None, typer.Option(help="with operations on this segment")] = None,
     transaction_key: Annotated[str | None, typer.Option(help="of holders of this transaction key")] = None,
     limit: Annotated[int, typer.Option(min=1, help="at most so many")] = 1000,
     output: Output = Format.TABLE,
@@ -46,8 +48,9 @@ def list_transactions(
         columns = ["txn", "state", "age_s", "timeout_in_s", "owner", "reason"]
         for column in ("name", "transaction_key"):
             columns += [column] * any(row[column] for row in answer["transactions"])
+        columns += ["error"] * any("error" in row for row in answer["transactions"])
         show_rows(answer["transactions"], columns, output, empty="no such transactions")
-        if len(answer["transactions"]) == limit:
+        if sum("error" not in row for row in answer["transactions"]) == limit:
             print(f"the first {limit:,} only: --limit shows more, --state OPEN what is open", file=sys.stderr)
 
     run(work())
@@ -78,7 +81,7 @@ def describe(
 
 @app.command()
 def hanging(
-    older_than: Annotated[float, typer.Option(min=0, help="open, or left behind, for more than so many seconds")] = 5.0,
+    older_than: Annotated[float, seconds(help="open, or left behind, for longer than this")] = 5.0,
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -89,6 +92,7 @@ def hanging(
             answer = await cluster.ask("transactions.hanging", older_than_s=older_than)
         columns = ["txn", "age_s", "owner", "segment", "held_at", "entries_behind", "waiting", "readers", "why"]
         nothing = f"nothing hangs that was begun more than {older_than:g} s ago (--older-than)"
+        columns += ["error"] * any("error" in row for row in answer["hanging"])
         show_rows(answer["hanging"], columns, output, empty=nothing)
 
     run(work())

@@ -109,6 +109,18 @@ class Changes:
             back.cancel()
             await asyncio.gather(back, return_exceptions=True)
 
+    async def kill_broker_and_merge(
+        self, progress: JobProgress, upper: txnclient.SegmentInfo, *, kill_at: float, merge_at: float
+    ) -> None:
+        """The second half of every demo: a broker dies, comes back, and meanwhile the segment `upper` is merged, at
+        these shares of the flights loaded. Returns once all flights are done."""
+        await progress.reached(kill_at, lambda: progress.loaded)
+        await self.kill_broker()
+        async with self.bringing_broker_back():
+            await progress.reached(merge_at, lambda: progress.loaded)
+            await self.merge(upper)
+            await progress.reached(1.0, lambda: progress.done)
+
     async def _bring_back(self) -> None:
         began = time.monotonic()
         self._say(f"{BROKER} is started again")

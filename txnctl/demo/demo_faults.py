@@ -49,12 +49,7 @@ class DemoFaults:
             await progress.reached(KILL_WORKER_AT, lambda: progress.done)
             segment = await self._kill_worker(admin, progress)
             upper = await changes.split(segment, ", which it was reading")
-            await progress.reached(KILL_BROKER_AT, lambda: progress.loaded)
-            await changes.kill_broker()
-            async with changes.bringing_broker_back():
-                await progress.reached(MERGE_AT, lambda: progress.loaded)
-                await changes.merge(upper)
-                await progress.reached(1.0, lambda: progress.done)
+            await changes.kill_broker_and_merge(progress, upper, kill_at=KILL_BROKER_AT, merge_at=MERGE_AT)
 
     async def _kill_worker(self, admin: Asking, progress: JobProgress) -> txnclient.SegmentInfo:
         """Kills a worker in the middle of a transaction, which the coordinator aborts once its client has been gone for

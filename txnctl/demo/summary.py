@@ -17,28 +17,25 @@ from rich.markup import escape
 from rich.table import Table
 
 from txnctl.commands.drawing import draw
-from txnctl.demo.changes import LEASE_TTL_S, TAKE_OVER, Pause
+from txnctl.demo.changes import LEASE_TTL_S, TAKE_OVER
+from txnctl.demo.course import CourseReport
 from txnctl.demo.journal import ABORTED, COMMITTED, JournalLine
 from txnctl.demo.lags import Lags, unfinished
 from txnctl.demo.verify import DemoFindings
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DemoReport:
-    """Measurements of the run. `usual_batch_s`: median of the loaders' batches."""
+    """`lines`: of the workers' journals."""
 
-    flights: int
-    worked_s: float
+    course: CourseReport
     lines: Sequence[JournalLine]
     lags: Lags
-    pauses: Sequence[Pause]
-    batch: int
-    usual_batch_s: float
 
 
-def print_summary(console: Console, course: DemoReport, findings: DemoFindings, layout: Mapping[str, Any]) -> None:
+def print_summary(console: Console, report: DemoReport, findings: DemoFindings, layout: Mapping[str, Any]) -> None:
     print_layout(console, layout)
-    print_rows(console, rows(course, findings))
+    print_rows(console, rows(report, findings))
     print_verdict(
         console,
         findings.differences,
@@ -75,26 +72,27 @@ def print_verdict(console: Console, differences: Sequence[str], good: str, *line
         console.print(f"  {line}", highlight=False, soft_wrap=True)
 
 
-def rows(course: DemoReport, findings: DemoFindings) -> Iterator[tuple[str, str]]:
-    committed = [line for line in course.lines if line.event == COMMITTED]
-    aborted = [line for line in course.lines if line.event == ABORTED]
+def rows(report: DemoReport, findings: DemoFindings) -> Iterator[tuple[str, str]]:
+    committed = [line for line in report.lines if line.event == COMMITTED]
+    aborted = [line for line in report.lines if line.event == ABORTED]
+    course = report.course
     rate = course.flights / max(course.worked_s, 1e-9)
     yield "outcomes", f"{findings.outcomes:,} of {course.flights:,} flights, {rate:,.0f}/s loaded and worked on"
     yield (
         "workers' transactions",
         f"{len(committed):,} committed, {len(aborted):,} aborted ({sum(line.on_purpose for line in aborted):,} on "
-        f"purpose), {len(unfinished(course.lines)):,} cut off by a kill",
+        f"purpose), {len(unfinished(report.lines)):,} cut off by a kill",
     )
     yield "commit, p50 / p99", _milliseconds([line.commit_ms for line in committed])
-    yield "commit to read, p50 / p99", _milliseconds(course.lags.since_commit)
-    yield "… not behind others", _milliseconds(course.lags.since_free)
-    yield from loading_rows(course.batch, course.usual_batch_s, course.pauses)
+    yield "commit to read, p50 / p99", _milliseconds(report.lags.since_commit)
+    yield "… not behind others", _milliseconds(report.lags.since_free)
+    yield from loading_rows(course)
 
 
-def loading_rows(batch: int, usual_batch_s: float, pauses: Sequence[Pause]) -> Iterator[tuple[str, str]]:
-    """`batch`: flights in each of the loaders' transactions."""
-    yield f"loading {batch:,} flights", f"{usual_batch_s * 1000:,.0f} ms p50, begin to commit; the slowest:"
-    for pause in pauses:
+def loading_rows(course: CourseReport) -> Iterator[tuple[str, str]]:
+    usual_ms = course.usual_batch_s * 1000
+    yield f"loading {course.batch:,} flights", f"{usual_ms:,.0f} ms p50, begin to commit; the slowest:"
+    for pause in course.pauses:
         slowest = "none was on its way"
         if pause.longest_s is not None:
             about = f", most of it a dead broker's lease: {LEASE_TTL_S} s (default 10)" * (pause.what == TAKE_OVER)

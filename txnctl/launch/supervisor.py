@@ -154,9 +154,20 @@ class Child:
             if not asked:
                 log.warning("child_died_restarting", child=self.spec.name, exit_code=code, restarts=self.restarts)
             backoff_s = FIRST_BACKOFF_S if loop.time() - started > STEADY_AFTER_S else backoff_s
+            backoff_s = await self._spawn_again(backoff_s)
+
+    async def _spawn_again(self, backoff_s: float) -> float:
+        """Tries until it runs; returns the next pause. A log file on a full disk cannot be opened, and a machine may
+        have no memory for a process: neither lasts, and a child that is not started again is missed by nobody."""
+        while True:
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
-            await self._spawn()
+            try:
+                await self._spawn()
+            except OSError as error:
+                log.warning("child_not_started", child=self.spec.name, error=str(error), again_in_s=backoff_s)
+            else:
+                return backoff_s
 
     def log_tail(self) -> str:
         """The end of its output since its last start."""

@@ -18,6 +18,7 @@ from txnctl.process.founding import found_cluster
 from txnctl.process.full_collections import FullCollections
 from txnctl.process.http import HttpEndpoint
 from txnctl.process.pauses import Pauses
+from txnctl.process.served import write_served
 from txnctl.process.server import Server
 from txnctl.process.settings import NO_ADMIN, ServerSettings, etcd_settings
 from txnctl.process.store_mark import StoreMark, follow_identity
@@ -64,6 +65,8 @@ async def serve(settings: ServerSettings) -> None:
             if "broker" in settings.roles:  # writes nothing into a folder that is not this cluster's
                 await expect_shared_folder(store, ledgers, random, broker_id=settings.id, claim=False)
             _write_mark(mark, identity, revision)
+            if "broker" in settings.roles:
+                _write_served(settings)
         server = Server(
             settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
         )
@@ -79,12 +82,14 @@ async def serve(settings: ServerSettings) -> None:
             await server.start()
             await _serve_until(stop, server, store, settings)
         finally:
-            if http is not None:
-                await http.close()
-            await server.close()
-            for task in own:
-                task.cancel()
-            await asyncio.wait(own)
+            try:
+                await server.close()  # /readyz says that it is going down, however long that takes
+            finally:
+                if http is not None:
+                    await http.close()
+                for task in own:
+                    task.cancel()
+                await asyncio.wait(own)
     finally:
         await ledgers.close()
         await store.close()
@@ -99,6 +104,14 @@ def _write_mark(mark: StoreMark, identity: Incarnation, revision: int) -> None:
         if mark.read() is None:
             raise
         log.warning("store mark not written", path=str(mark.folder), error=str(error))
+
+
+def _write_served(settings: ServerSettings) -> None:
+    """A convenience for commands on this machine: without room, or on a disk without rights, they take flags."""
+    try:
+        write_served(settings)
+    except OSError as error:
+        log.warning("settings not noted in the data folder", path=str(settings.data_dir), error=str(error))
 
 
 def _keeps_mark(settings: ServerSettings) -> bool:

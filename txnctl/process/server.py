@@ -379,6 +379,8 @@ class Server:
             "pid": os.getpid(),
             "roles": list(self._settings.roles),
             "version": version("txnstore"),
+            "etcd": self._settings.etcd,
+            "etcd_prefix": self._settings.etcd_prefix,
             "admin": self.admin_address,
             "uptime_s": round(self._clock.monotonic() - self._started_s, 1),
             "connections": self._connections,

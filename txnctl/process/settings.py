@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from txnstore.etcd.settings import EtcdSettings
+from txnctl.process.amounts import seconds_of, size_of
+from txnstore.etcd.settings import DEFAULT_QUOTA_BYTES, EtcdSettings
 from txnwire.errors import InvalidArgument
 from txnwire.names import validate_name
 
@@ -32,8 +33,19 @@ OF_COMMANDS = ("TXN_URL", "TXN_CONFIG")
 SECRET = ("etcd_password",)
 
 
+BYTES = ("ledger_roll_bytes", "min_free_bytes")
+SECONDS = (
+    "lease_ttl_s",
+    "header_retention_s",
+    "max_transaction_timeout_s",
+    "client_grace_s",
+    "consumer_grace_s",
+    "clock_warn_s",
+)
+
+
 class ServerSettings(BaseSettings):
-    """One server process. Durations are in seconds, sizes in bytes unless the name says otherwise."""
+    """One server process. Durations are in seconds, sizes in bytes; text with a unit counts too: `2m`, `64MiB`."""
 
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT, extra="forbid", frozen=True)
 
@@ -51,6 +63,7 @@ class ServerSettings(BaseSettings):
     etcd_ca: Path | None = None
     etcd_cert: Path | None = None
     etcd_key: Path | None = None
+    etcd_quota_bytes: int = Field(default=DEFAULT_QUOTA_BYTES, ge=1024 * 1024)
     allow_development_etcd: bool = False
 
     tcids: int = Field(default=16, ge=1, le=65536)
@@ -66,6 +79,16 @@ class ServerSettings(BaseSettings):
     max_connections: int = Field(default=10_000, ge=1)
     max_open_transactions: int = Field(default=16_384, ge=1)
     log_level: str = "info"
+
+    @field_validator(*BYTES, mode="before")
+    @classmethod
+    def _size(cls, value: Any) -> Any:
+        return size_of(value) if isinstance(value, str) else value
+
+    @field_validator(*SECONDS, mode="before")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        return seconds_of(value) if isinstance(value, str) else value
 
     @field_validator("roles", mode="before")
     @classmethod
@@ -141,6 +164,7 @@ def etcd_settings(settings: ServerSettings) -> EtcdSettings:
         ca=settings.etcd_ca,
         certificate=settings.etcd_cert,
         key=settings.etcd_key,
+        quota_bytes=settings.etcd_quota_bytes,
         development=settings.allow_development_etcd,
     )
 

@@ -106,12 +106,18 @@ class StoreMark:
         if it is gone: ▲ then its folder is gone, and a new folder in its place would be taken for it.
 
         ▲ Raises `StoreUnfit` if the caller predates a repair: its mark in place of the repair's would make every
-        process refuse the repaired store, and lose the number of repairs."""
+        process refuse the repaired store, and lose the number of repairs. Also over the mark of another cluster, whose
+        disk was mounted here meanwhile: its own processes would refuse their ledgers, and this one's would take them.
+        """
         before = self.read()
         if before is None and again:
             raise FileNotFoundError(f"{self._path} is not there any more: is the disk of its folder mounted?")
         if before is not None and store.id in before.former:
             raise StoreUnfit(f"{self._path}: etcd store {store.id} was repaired and is {before.incarnation} by now")
+        if before is not None and not before.knows(store):
+            raise StoreUnfit(
+                f"{self._path} is of another etcd store, {before.incarnation}; this process works with {store.id}"
+            )
         if before is not None and before.incarnation == store.id:
             revision = max(revision, before.revision)
         mark = Mark(

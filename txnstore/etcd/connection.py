@@ -7,7 +7,7 @@ applied and is sent again with a new one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final, NoReturn
 
 import grpc
@@ -87,6 +87,11 @@ class EtcdConnection:
     @property
     def endpoints(self) -> list[Endpoint]:
         return self._endpoints
+
+    @property
+    def current(self) -> Endpoint:
+        """The endpoint that requests go to."""
+        return self._current
 
     async def open(self) -> None:
         """Raises `StoreUnavailable`, `Refused` if the user may not, `InvalidArgument` for a release that must not
@@ -192,6 +197,18 @@ class EtcdConnection:
         endpoint = endpoint or self._current
         metadata = (*(self._metadata() or ()), *(extra or {}).items())
         return endpoint, endpoint.channel.stream_stream(path)(metadata=metadata, timeout=timeout_s)
+
+    async def download(self, path: str, request: bytes, endpoint: Endpoint) -> AsyncIterator[bytes]:
+        """The messages of a call with one request and many answers. Raises `Unanswered`, `Refused`."""
+        method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = endpoint.channel.unary_stream(path)
+        call = method(request, metadata=self._metadata())
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            await self.stream_failed(endpoint, error.code(), error.details() or "")
+        finally:
+            call.cancel()
 
     async def stream_failed(self, endpoint: Endpoint, code: grpc.StatusCode, text: str) -> NoReturn:
         """Raise the error for the end of a stream: `Unanswered`, `Refused`, `Compacted`. Replaces a lost token."""

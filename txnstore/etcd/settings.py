@@ -11,14 +11,15 @@ import msgspec
 from txnwire.errors import InvalidArgument
 
 DEFAULT_QUOTA_BYTES: Final = 2 * 1024**3
-_ENDPOINT: Final = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5})/?\Z")
+DEFAULT_PORT: Final = 2379
+_ENDPOINT: Final = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]))(:[0-9]{1,5})?/?\Z")
 
 
 class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS if `ca` or `certificate` is given).
-    `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used if etcd does not report it
-    (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2). `repairing` admits an unfit
-    store (`txnstore.access.lineage`)."""
+    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS if `ca` or `certificate` is given);
+    a URL without a port has 2379. `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used if etcd
+    does not report it (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2).
+    `repairing` admits an unfit store (`txnstore.access.lineage`)."""
 
     endpoints: tuple[str, ...]
     prefix: str = ""
@@ -41,9 +42,10 @@ class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def _address(self, endpoint: str) -> tuple[str, bool]:
         match = _ENDPOINT.match(endpoint)
-        if match is None:
+        if match is None or not (match[1] or match[3]):
             raise InvalidArgument(f"etcd endpoint {endpoint!r}: expected http://host:port or https://host:port")
         has_tls_files = self.ca is not None or self.certificate is not None
         if match[1] == "http" and has_tls_files:
             raise InvalidArgument(f"etcd endpoint {endpoint!r} is without TLS, but TLS files are given: write https://")
-        return match[2], has_tls_files if match[1] is None else match[1] == "https"
+        address = match[2] + (match[3] or f":{DEFAULT_PORT}")
+        return address, has_tls_files if match[1] is None else match[1] == "https"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from simulation.clients.recorder import Draft
 from simulation.judges.history import Operation
-from simulation.workloads.recorder import Draft
 
 
 class _Line(msgspec.Struct, array_like=True):

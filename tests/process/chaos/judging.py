@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import txnclient
+from simulation.clients.plan import SUBSCRIPTION, TOPICS, Plan
+from simulation.clients.recorder import Recorder
 from simulation.judges.checker import check
 from simulation.judges.history import History, write_history
 from simulation.seeking.seek_work import SeekDrain
@@ -21,10 +23,10 @@ from simulation.workloads.keyed_work import SUBSCRIPTION as KEYED_SUBSCRIPTION
 from simulation.workloads.keyed_work import TOPIC as KEYED_TOPIC
 from simulation.workloads.large_work import LargeDrain
 from simulation.workloads.layout_work import placed
+from simulation.workloads.obedient_work import ObedientDrain, ObedientLog
 from simulation.workloads.passing_work import PassingDrain
 from simulation.workloads.queue_work import QueueDrain, QueueLog
-from simulation.workloads.recorder import Recorder
-from simulation.workloads.workload import SUBSCRIPTION, TOPICS, Drain, Plan
+from simulation.workloads.workload import Drain
 from tests.process.chaos.cluster import ChaosCluster
 from tests.process.chaos.journal import JournalReader, draft_of
 from tests.process.chaos.kept import LOGS, read_kept, read_taken
@@ -129,11 +131,12 @@ class Judgement:
         for client in (one for clients in WORKS.values() for one in clients if one.startswith("queue")):
             queue.taken += read_taken(self._folder / f"{client}.taken.jsonl")
         logs = {kind: read_kept(self._folder / f"{kind}.json", log) for kind, log in LOGS.items()}
-        self._count(queue, logs)
+        copies = ObedientLog()
         drain = DrainAtOnce(self._ports, self.plan)
         works: dict[str, tuple[Awaitable[None], Callable[[], Iterable[str]]]] = {
             "history": (drain.run(), lambda: ()),
             "queue": (QueueDrain(self._of("queue"), self.plan, queue).run(), queue.findings),
+            "copies": (ObedientDrain(self._of("copies"), self.plan, copies).run(), copies.findings),
         }
         for kind, log in logs.items():
             works[kind] = (DRAINS[kind](self._of(kind), self.plan, log).run(), log.findings)
@@ -145,6 +148,8 @@ class Judgement:
                     self._find(text)
 
         await asyncio.gather(*map(end, works))
+        self._count(queue, logs)
+        self.did["copies of clients that know the flags alone"] = len(copies.copies)
         for text in self.plan.unexpected:
             self._find(f"unexpected: {text}")
         self._history = self.plan.recorder.history(drained=drain.finished)

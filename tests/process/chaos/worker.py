@@ -8,11 +8,11 @@ import os
 import signal
 from pathlib import Path
 
-from simulation.workloads.careless import share_of
-from simulation.workloads.recorder import Recorder
-from simulation.workloads.workload import Plan
+from simulation.clients.careless import share_of
+from simulation.clients.plan import Plan
+from simulation.clients.recorder import Recorder
 from tests.process.chaos.journal import Journal, open_journal
-from tests.process.chaos.works import STEADY, WORKS, Said, Works
+from tests.process.chaos.works import ENDING, WORKS, Said, Works
 from txnwire.clock import SystemClock
 from txnwire.errors import TxnError
 
@@ -64,7 +64,7 @@ class Worker:
         await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
         _, late = await asyncio.wait(tasks, timeout=ENDED_WITHIN_S if self._stopping.is_set() else 0)
         for task in late:
-            if task.get_name() in STEADY:
+            if task.get_name() in ENDING:
                 say_unexpected(f"{task.get_name()} did not end within {ENDED_WITHIN_S:g} s: {task.get_stack()}")
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import txnclient
+from simulation.clients.plan import TOPICS, Plan
 from simulation.seeking.seek_sending import TOPIC as SOUGHT_TOPIC
 from simulation.seeking.seek_work import SeekLife
 from simulation.workloads.acking_work import TOPIC as ACKING_TOPIC
@@ -18,10 +19,11 @@ from simulation.workloads.dead_work import DeadLife
 from simulation.workloads.keyed_work import KeyedLife, KeyedLog
 from simulation.workloads.large_work import LargeLife
 from simulation.workloads.layout_work import LayoutLife
+from simulation.workloads.obedient_work import ObedientLife, ObedientLog
 from simulation.workloads.passing_work import TOPIC as PASSING_TOPIC
 from simulation.workloads.passing_work import PassingLife
 from simulation.workloads.queue_work import QueueLife, QueueLog
-from simulation.workloads.workload import TOPICS, ClientLife, Plan
+from simulation.workloads.workload import ClientLife
 from tests.process.chaos.kept import LOGS, Kept, TakenOnDisk, WriteAheadTransport
 from txnclient.consuming.consumer import Consumer
 from txnclient.producing.producer import Producer
@@ -30,13 +32,15 @@ from txnwire.grpc_transport import GrpcTransport
 from txnwire.ports import Transport
 
 WORKS: dict[str, tuple[str, ...]] = {
-    "worker-1": ("history-1", "keyed-1", "queue-1", "seeking", "acking"),
+    "worker-1": ("history-1", "keyed-1", "queue-1", "obedient-1", "seeking", "acking"),
     "worker-2": ("history-2", "keyed-2", "queue-2", "passing", "large"),
-    "worker-3": ("history-3", "leaving", "layouts", "dead"),
+    "worker-3": ("history-3", "obedient-2", "leaving", "layouts", "dead"),
 }
 """Worker process → its clients."""
 STEADY = ("history-1", "history-2", "history-3")
 """Clients that commit transactions for as long as nothing is in their way."""
+ENDING = (*STEADY, "obedient-1", "obedient-2")
+"""Clients that must end when they are told to, because no call of theirs is repeated in vain."""
 LIVES: dict[str, Callable[[Any, Plan, Any], Any]] = {
     "passing": PassingLife,
     "seeking": SeekLife,
@@ -85,7 +89,7 @@ class LeavingLife(ClientLife):
     its time, whatever happens to whom, and what it had acked must come again."""
 
     def __init__(self, ports: RealPorts, plan: Plan) -> None:
-        super().__init__(ports, plan)  # type: ignore[arg-type]
+        super().__init__(ports, plan)
         self._left = 0
 
     async def _transaction(self, client: txnclient.Client, producers: list[Producer], consumer: Consumer) -> None:
@@ -127,8 +131,9 @@ class Works:
         make: dict[str, Callable[[], Alive]] = {
             "history": lambda: ClientLife(ports, plan),
             "leaving": lambda: LeavingLife(ports, plan),
-            "keyed": lambda: KeyedLife(ports, plan, KeyedLog()),  # type: ignore[arg-type]
-            "queue": lambda: QueueLife(ports, plan, QueueLog(TakenOnDisk(self.folder / f"{client}.taken.jsonl"))),  # type: ignore[arg-type]
+            "keyed": lambda: KeyedLife(ports, plan, KeyedLog()),
+            "queue": lambda: QueueLife(ports, plan, QueueLog(TakenOnDisk(self.folder / f"{client}.taken.jsonl"))),
+            "obedient": lambda: ObedientLife(ports, plan, ObedientLog()),
             "layouts": lambda: self._layouts(ports, plan),
         }
         return make[kind]()
@@ -136,7 +141,7 @@ class Works:
     def _layouts(self, ports: RealPorts, plan: Plan) -> Alive:
         pace_s = layout_pace_s(self.seed)
         changed = (*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC)
-        return Idle() if pace_s is None else LayoutLife(ports, plan, changed, pace_s)  # type: ignore[arg-type]
+        return Idle() if pace_s is None else LayoutLife(ports, plan, changed, pace_s)
 
 
 class Idle:

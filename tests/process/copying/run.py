@@ -30,6 +30,7 @@ from tests.process.copying.journal import Ended, read_journal
 from tests.process.copying.judge import Copied, judge
 from tests.process.copying.schedule import Fault, schedule
 from tests.processes import process_cluster
+from tests.waiting import until
 from txnctl.launch.dev import DevCluster
 from txnctl.launch.supervisor import Child, ChildSpec
 
@@ -195,8 +196,7 @@ class Copying:
 
     async def _strike(self, fault: Fault) -> None:
         child = self._copiers.get(fault.target) or self._cluster.children[fault.target]
-        while child.pid is None:  # its supervisor is about to start it again
-            await asyncio.sleep(0.01)
+        await until(lambda: child.pid is not None)
         self._note(str(fault))
         child.signal(signal.SIGKILL if fault.kind == "kill" else signal.SIGTERM)
         self.verdict.faults[f"{fault.kind} {fault.target.partition('-')[0]}"] += 1

@@ -14,8 +14,9 @@ from segments.broker.placement import place
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.file_ledger_writer import FileLedgerWriter
 from segments.ledger.ledger import LedgerFailed
-from tests.segments.brokering import TOPIC, Cluster, eventually
+from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_write_op
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import TopicRecord
 from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore, Put
@@ -34,13 +35,13 @@ async def test_a_segment_lost_while_another_broker_would_rather_own_it_is_served
     settings = replace(cluster.settings, settle_s=3600.0)
     segments = await cluster.create_topic(segments=8)
     one = await cluster.start("b1", settings=settings)
-    await eventually(lambda: len(one.broker.segments) == 8)
+    await until(lambda: len(one.broker.segments) == 8)
     two = await cluster.start("b2", settings=settings)
-    await eventually(lambda: len(one.directory.brokers()) == 2)
+    await until(lambda: len(one.directory.brokers()) == 2)
     misplaced = goes_to_b2(segments)
     lost = one.broker.segments[misplaced]
     lost.lost(InternalError("a disk fails"))
-    await eventually(lambda: misplaced in (one.broker.segments | two.broker.segments), what="it is served again")
+    await until(lambda: misplaced in (one.broker.segments | two.broker.segments), what="it is served again")
     assert (one.broker.segments | two.broker.segments)[misplaced].epoch > lost.epoch
 
 
@@ -51,7 +52,7 @@ async def test_a_segment_lost_amid_the_closing_of_its_broker_is_given_back_once(
     node = await cluster.start("b1", settings=settings)
     segment = await node.broker.segment(path)
     closing = asyncio.ensure_future(node.broker.close())
-    await eventually(lambda: path not in node.broker.segments, what="it is being handed over")
+    await until(lambda: path not in node.broker.segments, what="it is being handed over")
     segment.lost(LedgerFailed("the disk fails"))
     await closing
     assert await cluster.store.get(keys.owner(path)) is None
@@ -82,7 +83,7 @@ async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epo
     settings = replace(cluster.settings, settle_s=0.1, lease_ttl_s=60.0)
     segments = await cluster.create_topic(segments=8)
     one = await cluster.start("b1", settings=settings)
-    await eventually(lambda: len(one.broker.segments) == 8)
+    await until(lambda: len(one.broker.segments) == 8)
     misplaced = goes_to_b2(segments)
     epoch = one.broker.segments[misplaced].epoch
     client = await cluster.connect(one)
@@ -90,18 +91,18 @@ async def test_a_segment_being_handed_over_is_not_taken_again_under_the_same_epo
     store: GatedStore = one.store  # type: ignore[assignment]
     store.hold(is_write_op)
     sending = asyncio.ensure_future(producer.send("m", txn=await cluster.begin()))
-    await eventually(lambda: store.waiting == 1)
+    await until(lambda: store.waiting == 1)
     two = await cluster.start("b2", settings=settings)
-    await eventually(lambda: misplaced not in one.broker.segments, what="it is being handed over")
+    await until(lambda: misplaced not in one.broker.segments, what="it is being handed over")
     await two.crash()
     registration = await cluster.store.get(keys.broker("b2"))
     assert registration is not None
     await cluster.store.revoke_lease(registration.lease)
-    await eventually(lambda: len(one.directory.brokers()) == 1)
+    await until(lambda: len(one.directory.brokers()) == 1)
     await asyncio.sleep(0.2)  # some rounds of claims
     store.open()
     await sending
-    await eventually(lambda: misplaced in one.broker.segments)
+    await until(lambda: misplaced in one.broker.segments)
     assert one.broker.segments[misplaced].epoch > epoch
 
 
@@ -122,10 +123,10 @@ async def test_a_segment_whose_disk_fails_while_it_is_handed_over_is_given_back_
     [disk] = disks
     disk.hold()
     sending = asyncio.ensure_future(producer.send("b"))
-    await eventually(lambda: disk.waiting == 1)
+    await until(lambda: disk.waiting == 1)
     with capture_logs() as logs:
         closing = asyncio.ensure_future(node.close())
-        await eventually(lambda: not node.broker.segments, what="it is being handed over")
+        await until(lambda: not node.broker.segments, what="it is being handed over")
         disk.fail_syncs = True
         disk.open()
         await closing
@@ -139,11 +140,11 @@ async def test_who_waits_for_a_segment_hears_at_once_that_another_broker_has_tak
     settings = replace(cluster.settings, settle_s=0.1, recover_wait_s=60.0)
     segments = await cluster.create_topic(segments=8)
     node = await cluster.start("b1", settings=settings)
-    await eventually(lambda: len(node.broker.segments) == 8)
+    await until(lambda: len(node.broker.segments) == 8)
     moved = goes_to_b2(segments)
     b2 = records.encode(records.RegistrationRecord(id="b2", address="b2:1"))
     await cluster.store.commit(Commit(puts=(Put(keys.broker("b2"), b2),)))
-    await eventually(lambda: moved not in node.broker.segments and node.directory.owner(moved) is None)
+    await until(lambda: moved not in node.broker.segments and node.directory.owner(moved) is None)
     client = await cluster.connect(node)
     opening = asyncio.ensure_future(client.producer(moved))
     await asyncio.sleep(0.2)
@@ -188,14 +189,14 @@ async def test_a_claim_that_lands_after_its_time_ran_out_leaves_nothing_unserved
     slow: SlowAnswers = one.store  # type: ignore[assignment]
     slow.hold(is_claim)
     segments = await cluster.create_topic(segments=4)
-    await eventually(lambda: slow.waiting >= 4, what="claims are on their way, and their time has run out")
+    await until(lambda: slow.waiting >= 4, what="claims are on their way, and their time has run out")
     cluster.make_store = make_store
     b2 = records.encode(records.BrokerRegistration(id="b2", address="b2:1"))
     await cluster.store.commit(Commit(puts=(Put(keys.broker("b2"), b2),)))
-    await eventually(lambda: len(one.directory.brokers()) == 2)
+    await until(lambda: len(one.directory.brokers()) == 2)
     slow.open()
     await asyncio.gather(*slow.landing, return_exceptions=True)
-    await eventually(lambda: sorted(one.broker.segments) == sorted(segments), what="what has landed is served")
+    await until(lambda: sorted(one.broker.segments) == sorted(segments), what="what has landed is served")
     for path, segment in one.broker.segments.items():
         owner = await cluster.store.get(keys.owner(path))
         assert owner is not None
@@ -220,17 +221,17 @@ async def test_r4_ownership_lost_behind_the_last_compare_of_a_recovery_ends_the_
     [segment] = await cluster.create_topic()
     node = await cluster.start("b1")
     ledgers: SlowCreation = node.ledgers  # type: ignore[assignment]
-    await eventually(lambda: ledgers.waiting)
+    await until(lambda: ledgers.waiting)
     asking = asyncio.ensure_future(node.broker.segment(segment))
     other = records.encode(records.OwnerRecord(broker="b2", address="b2:1"))
     await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
     await cluster.store.commit(Commit(puts=(Put(keys.owner(segment), other),)))
-    await eventually(lambda: (owner := node.directory.owner(segment)) is not None and owner.broker == "b2")
+    await until(lambda: (owner := node.directory.owner(segment)) is not None and owner.broker == "b2")
     with pytest.raises(NotOwner):
         await asking
     ledgers.gate.set()
-    await eventually(lambda: not node.broker.statistics().taking)
-    await eventually(lambda: segment not in node.broker.segments, what="it is not served under an epoch that is over")
+    await until(lambda: not node.broker.statistics().taking)
+    await until(lambda: segment not in node.broker.segments, what="it is not served under an epoch that is over")
 
 
 async def test_what_a_leaving_broker_releases_is_claimed_before_it_is_gone(cluster: Cluster) -> None:
@@ -238,25 +239,25 @@ async def test_what_a_leaving_broker_releases_is_claimed_before_it_is_gone(clust
     gate_stores(cluster)
     segments = await cluster.create_topic(segments=4)
     one = await cluster.start("b1", settings=replace(cluster.settings, settle_s=3600.0, lease_ttl_s=60.0))
-    await eventually(lambda: len(one.broker.segments) == 4)
+    await until(lambda: len(one.broker.segments) == 4)
     two = await cluster.start("b2")
     held = keys.owner(segments[0])
     store: GatedStore = one.store  # type: ignore[assignment]
     store.hold(lambda commit: any(delete.key == held for delete in commit.deletes))
     leaving = asyncio.ensure_future(one.close())
-    await eventually(lambda: len(two.broker.segments) == 3, what="what was released is served")
+    await until(lambda: len(two.broker.segments) == 3, what="what was released is served")
     assert "b1" in two.directory.brokers()
     assert two.directory.brokers()["b1"].leaving
     store.open()
     await leaving
-    await eventually(lambda: len(two.broker.segments) == 4)
+    await until(lambda: len(two.broker.segments) == 4)
 
 
 async def test_two_brokers_share_four_segments_two_and_two_whatever_their_names(cluster: Cluster) -> None:
     await cluster.create_topic(segments=4)
     settings = replace(cluster.settings, settle_s=0.1)
     nodes = [await cluster.start(name, settings=settings) for name in ("x", "y")]
-    await eventually(lambda: [len(node.broker.segments) for node in nodes] == [2, 2])
+    await until(lambda: [len(node.broker.segments) for node in nodes] == [2, 2])
 
 
 class BrokenLedgers(FileLedgerStore):
@@ -280,11 +281,11 @@ async def test_a_defect_in_a_take_over_is_told_and_tried_again_with_growing_paus
     with capture_logs() as logs:
         node = await cluster.start()
         ledgers: BrokenLedgers = node.ledgers  # type: ignore[assignment]
-        await eventually(lambda: ledgers.tries >= 3)
+        await until(lambda: ledgers.tries >= 3)
         await asyncio.sleep(0.3)
         assert ledgers.tries < 10
         ledgers.broken = False
-        await eventually(lambda: segment in node.broker.segments)
+        await until(lambda: segment in node.broker.segments)
     assert "take_over_broken" in [line["event"] for line in logs]
 
 
@@ -317,7 +318,7 @@ async def test_a_segment_that_was_corrupt_and_is_put_right_is_served_under_the_b
     registration = await cluster.store.get(keys.broker("b1"))
     assert registration is not None
     await cluster.store.revoke_lease(registration.lease)
-    await eventually(lambda: path in node.broker.segments, what="it is tried again")
+    await until(lambda: path in node.broker.segments, what="it is tried again")
 
 
 async def test_a_broker_that_cannot_claim_any_more_leaves_its_segments_to_others(memory_cluster: Cluster) -> None:
@@ -325,11 +326,11 @@ async def test_a_broker_that_cannot_claim_any_more_leaves_its_segments_to_others
     [segment] = await cluster.create_topic()
     cluster.clock = clock
     one = await cluster.start("b1")
-    await eventually(lambda: segment in one.broker.segments)
+    await until(lambda: segment in one.broker.segments)
     cluster.clock = SystemClock()
     two = await cluster.start("b2")
     clock.broken = True
-    await eventually(lambda: segment in two.broker.segments)
+    await until(lambda: segment in two.broker.segments)
     clock.broken = False
 
 
@@ -341,18 +342,18 @@ async def test_a_broker_that_leaves_in_the_midst_of_a_take_over_gives_that_segme
     one = await cluster.start("b1", settings=replace(cluster.settings, lease_ttl_s=60.0))
     ledgers: SlowCreation = one.ledgers  # type: ignore[assignment]
     ledgers.gate.set()
-    await eventually(lambda: len(one.broker.segments) == 2)
+    await until(lambda: len(one.broker.segments) == 2)
     ledgers.gate.clear()
     ledgers.waiting = False
     one.broker.segments[taken].lost(InternalError("a disk fails"))
-    await eventually(lambda: ledgers.waiting, what="it is being taken over anew")
+    await until(lambda: ledgers.waiting, what="it is being taken over anew")
     cluster.make_ledgers = FileLedgerStore
     store: GatedStore = one.store  # type: ignore[assignment]
     held = keys.owner(served)
     store.hold(lambda commit: any(delete.key == held for delete in commit.deletes))
     two = await cluster.start("b2")
     leaving = asyncio.ensure_future(one.close())
-    await eventually(lambda: list(two.broker.segments) == [taken])
+    await until(lambda: list(two.broker.segments) == [taken])
     assert "b1" in two.directory.brokers()
     store.open()
     ledgers.gate.set()
@@ -371,7 +372,7 @@ async def test_r4_a_broker_that_cannot_start_leaves_nothing_behind(cluster: Clus
 
     cluster.make_store = make_gated
     starting = asyncio.ensure_future(cluster.start("b1"))
-    await eventually(lambda: stores and stores[0].waiting == 1, what="it registers")
+    await until(lambda: stores and stores[0].waiting == 1, what="it registers")
     assert following()
     starting.cancel()
     await asyncio.wait([starting])

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from segments.broker.ownership import BrokerSession
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnstore.faulty_store import HANGS, Script, client
 from txnstore import keys
 from txnstore.former_selves import FormerSelves
@@ -80,40 +80,35 @@ async def test_the_record_of_a_predecessor_of_the_same_name_is_not_mine(memory_s
     await lease.revoke()
 
 
-def test_of_two_brokers_of_one_name_the_later_one_has_it_and_the_earlier_waits() -> None:
+@virtual_time
+async def test_of_two_brokers_of_one_name_the_later_one_has_it_and_the_earlier_waits() -> None:
     """The earlier one was paused until another had been started in its place, and wakes up. It counted on its lease."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        stores = [client(etcd, name=name) for name in ("old", "new")]
-        selves, told = FormerSelves(), list[str | None]()
-        names = {"broker_id": "b1", "lease_ttl_s": 4.0, "namesake": told.append}
-        first = await BrokerSession.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
-        later = await BrokerSession.register(stores[1], address="new:1", former_selves=FormerSelves(), **names)  # type: ignore[arg-type]
-        await first.wait_lost()
-        again = asyncio.create_task(
-            BrokerSession.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
-        )
-        await asyncio.sleep(60)
-        assert (later.valid(), again.done(), told[-1]) == (True, False, "new:1")
-        await later.close()
-        second = await again
-        assert (second.valid(), told[-1]) == (True, None)
-        for store in stores:
-            await store.close()
-
-    run(scenario())
-
-
-def test_a_registration_whose_answer_is_lost_leaves_no_lease_that_nobody_knows() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd, Script("commit", [HANGS] * 100))
-        registering = asyncio.create_task(register(store))
-        await asyncio.sleep(1)
-        registering.cancel()
-        await asyncio.wait([registering])
-        assert 1 not in etcd.leases(), "what is left is that of the sending fence"
+    etcd = MemoryEtcd(LoopClock())
+    stores = [client(etcd, name=name) for name in ("old", "new")]
+    selves, told = FormerSelves(), list[str | None]()
+    names = {"broker_id": "b1", "lease_ttl_s": 4.0, "namesake": told.append}
+    first = await BrokerSession.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
+    later = await BrokerSession.register(stores[1], address="new:1", former_selves=FormerSelves(), **names)  # type: ignore[arg-type]
+    await first.wait_lost()
+    again = asyncio.create_task(
+        BrokerSession.register(stores[0], address="old:1", former_selves=selves, **names)  # type: ignore[arg-type]
+    )
+    await asyncio.sleep(60)
+    assert (later.valid(), again.done(), told[-1]) == (True, False, "new:1")
+    await later.close()
+    second = await again
+    assert (second.valid(), told[-1]) == (True, None)
+    for store in stores:
         await store.close()
 
-    run(scenario())
+
+@virtual_time
+async def test_a_registration_whose_answer_is_lost_leaves_no_lease_that_nobody_knows() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd, Script("commit", [HANGS] * 100))
+    registering = asyncio.create_task(register(store))
+    await asyncio.sleep(1)
+    registering.cancel()
+    await asyncio.wait([registering])
+    assert 1 not in etcd.leases(), "what is left is that of the sending fence"
+    await store.close()

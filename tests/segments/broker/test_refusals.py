@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.segments.brokering import Client, Cluster, eventually
+from tests.segments.brokering import Client, Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_write_op
+from tests.waiting import until
 from txnstore.access.store_client import StoreClient
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.store import MetadataStore
@@ -20,7 +21,7 @@ async def sampled(etcd: MemoryEtcd, quota_bytes: int, *stores: MetadataStore, ab
     etcd.quota_bytes = quota_bytes
     for store in stores:
         assert isinstance(store, StoreClient)
-        await eventually(lambda store=store: store.refuses_new is above)  # type: ignore[misc]
+        await until(lambda store=store: store.refuses_new is above)  # type: ignore[misc]
 
 
 async def test_e3_what_is_refused_above_the_soft_limit_can_be_sent_and_acked_again(
@@ -69,9 +70,9 @@ async def test_l8_behind_a_refused_first_op_a_claim_that_has_failed_meanwhile_ho
     txn, other = await cluster.begin(), await cluster.begin()
     store.hold(is_write_op)
     sends = [two.send_nowait("m", txn=other)]
-    await eventually(lambda: store.waiting == 1)
+    await until(lambda: store.waiting == 1)
     sends += [producer.send_nowait("m", txn=txn) for producer in (one, two, three)]  # in one go
-    await eventually(lambda: store.waiting == 2 and pipeline.inflight == 4)
+    await until(lambda: store.waiting == 2 and pipeline.inflight == 4)
     await sampled(memory_etcd, memory_etcd.mvcc.bytes_in_use * 5 // 4, store._store, above=True)
     store.open()
     answers = await asyncio.gather(*sends, return_exceptions=True)
@@ -98,7 +99,7 @@ async def test_all_acks_that_wait_for_the_first_of_a_transaction_are_refused_wit
     txn = await cluster.begin()
     store.hold(is_ack_op)
     acking = [asyncio.ensure_future(consumer.ack(message, txn=txn)) for message in consumer.take()]
-    await eventually(lambda: subscription.pending.statistics().positions == len(acking))
+    await until(lambda: subscription.pending.statistics().positions == len(acking))
     await cluster.abort(txn)
     store.open()
     async with asyncio.timeout(5.0):

@@ -10,8 +10,9 @@ from msgspec.structs import replace as replaced
 from segments.controller.autoscaling import Autoscaling
 from segments.layout.topology import Topology, create_record
 from segments.owner.load_samples import LoadReporter
-from tests.segments.brokering import TOPIC, Cluster, Node, eventually
+from tests.segments.brokering import TOPIC, Cluster, Node
 from tests.segments.changing import Controlling, controlling, topology_of
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import LoadSample
 from txnstore.store import Commit, Delete, Put
@@ -47,7 +48,7 @@ async def started(cluster: Cluster, segments: int) -> tuple[Node, list[str]]:
     cluster.settings = replace(cluster.settings, load_sample_s=0)
     paths = await cluster.create_topic(segments=segments)
     node = await cluster.start()
-    await eventually(lambda: len(node.broker.segments) == segments)
+    await until(lambda: len(node.broker.segments) == segments)
     return node, paths
 
 
@@ -88,7 +89,7 @@ async def test_a_former_owner_tells_nothing(memory_cluster: Cluster) -> None:
 async def look(node: Node, clock: SetClock, autoscaling: Autoscaling, after_s: float) -> None:
     clock.now_s += after_s
     await autoscaling.look()
-    await eventually(lambda: not autoscaling.acting)
+    await until(lambda: not autoscaling.acting)
     await node.directory.wait_revision((await newest(node)), prefix=keys.TOPIC)
 
 
@@ -172,7 +173,7 @@ async def test_it_looks_by_itself_for_as_long_as_its_term(memory_cluster: Cluste
         await memory_cluster.store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), records.encode(record)),)))
         await put_load(memory_cluster, path, 20_000)
         autoscaling.start()
-        await eventually(lambda: autoscaling.statistics().splits == 1)
+        await until(lambda: autoscaling.statistics().splits == 1)
         await autoscaling.close()
 
 
@@ -189,7 +190,7 @@ async def test_what_cannot_be_read_of_one_topic_keeps_no_other_as_it_is(memory_c
     memory_cluster.settings = replace(memory_cluster.settings, load_sample_s=0)
     (path,) = await memory_cluster.create_topic()
     node = await memory_cluster.start()
-    await eventually(lambda: len(node.broker.segments) == 2)
+    await until(lambda: len(node.broker.segments) == 2)
     await put_load(memory_cluster, path, 20_000)
     clock = SetClock()
     async with controlling(memory_cluster) as control:

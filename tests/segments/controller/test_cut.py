@@ -15,7 +15,7 @@ from segments.controller.cut import Cut, Layouts, Resolved, StartOver, Tail, rea
 from segments.controller.snapshots import Snapshots
 from segments.layout.topology import Topology, create_record
 from segments.owner.segment_cuts import NOTED_FOR_S, SegmentCuts
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -218,42 +218,36 @@ async def _asked(topology: Topology = TOPOLOGY) -> tuple[MemoryEtcd, Asked, Snap
     return etcd, asked, Snapshots(store, asked, LoopClock(), random.Random(0))
 
 
-def test_r_is_read_behind_every_first_answer() -> None:
+@virtual_time
+async def test_r_is_read_behind_every_first_answer() -> None:
     """▲ Read before them, a transaction decided in between would be pending, with entries below a `resolved`."""
+    etcd, asked, snapshots = await _asked()
 
-    async def scenario() -> None:
-        etcd, asked, snapshots = await _asked()
+    def decided_meanwhile() -> None:
+        etcd.mvcc.commit([Commit(puts=(Put(keys.txn(ONE), b"{}"),))])
 
-        def decided_meanwhile() -> None:
-            etcd.mvcc.commit([Commit(puts=(Put(keys.txn(ONE), b"{}"),))])
-
-        asked.on_resolved = decided_meanwhile
-        snapshot = await snapshots.take([TOPIC], timeout_s=5)
-        assert snapshot.revision == etcd.mvcc.revision
-        assert asked.revisions == [snapshot.revision] * 2
-        await asked.store.close()
-
-    run(scenario())
+    asked.on_resolved = decided_meanwhile
+    snapshot = await snapshots.take([TOPIC], timeout_s=5)
+    assert snapshot.revision == etcd.mvcc.revision
+    assert asked.revisions == [snapshot.revision] * 2
+    await asked.store.close()
 
 
-def test_a_cut_is_taken_once_the_store_has_come_to_the_revision_that_is_asked_for() -> None:
+@virtual_time
+async def test_a_cut_is_taken_once_the_store_has_come_to_the_revision_that_is_asked_for() -> None:
     """▲ Who was told of a commit by another client would miss its messages in one from before it."""
-
-    async def scenario() -> None:
-        etcd, asked, snapshots = await _asked()
-        at_least = etcd.mvcc.revision + 3
-        taking = asyncio.ensure_future(snapshots.take([TOPIC], at_least=at_least, timeout_s=60))
-        while etcd.mvcc.revision < at_least:
-            await asyncio.sleep(1)
-            assert not taking.done()
-            assert not asked.revisions
-            etcd.mvcc.commit([Commit(puts=(Put(b"/elsewhere", b"{}"),))])
-        assert (await taking).revision == at_least
-        with pytest.raises(Timeout, match=f"at revision {at_least} and at_least asks for {at_least + 1}"):
-            await snapshots.take([TOPIC], at_least=at_least + 1, timeout_s=5)
-        await asked.store.close()
-
-    run(scenario())
+    etcd, asked, snapshots = await _asked()
+    at_least = etcd.mvcc.revision + 3
+    taking = asyncio.ensure_future(snapshots.take([TOPIC], at_least=at_least, timeout_s=60))
+    while etcd.mvcc.revision < at_least:
+        await asyncio.sleep(1)
+        assert not taking.done()
+        assert not asked.revisions
+        etcd.mvcc.commit([Commit(puts=(Put(b"/elsewhere", b"{}"),))])
+    assert (await taking).revision == at_least
+    with pytest.raises(Timeout, match=f"at revision {at_least} and at_least asks for {at_least + 1}"):
+        await snapshots.take([TOPIC], at_least=at_least + 1, timeout_s=5)
+    await asked.store.close()
 
 
 def steps_of(work: Steps[object]) -> int:
@@ -284,74 +278,67 @@ def test_what_was_made_after_the_revision_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("owned", [False, True])
-def test_a_split_between_the_first_question_and_the_revision_costs_no_more_than_asking_its_children(
+@virtual_time
+async def test_a_split_between_the_first_question_and_the_revision_costs_no_more_than_asking_its_children(
     owned: bool,
 ) -> None:
     """▲ They are in the layout at the revision, and may hold what was committed by then, unless nobody has owned them
     yet: then there is nothing in them, and nobody to be asked."""
+    etcd, asked, snapshots = await _asked()
+    layout = TOPOLOGY.split(1)
+    children = [path for path in layout.paths.values() if path not in (LEFT, RIGHT)]
+    splits = [layout.record]
 
-    async def scenario() -> None:
-        etcd, asked, snapshots = await _asked()
-        layout = TOPOLOGY.split(1)
-        children = [path for path in layout.paths.values() if path not in (LEFT, RIGHT)]
-        splits = [layout.record]
+    def split() -> None:
+        for record in splits:
+            puts = [Put(keys.topic(TOPIC.path), records.encode(record))]
+            puts += [Put(keys.ledger(path), b"{}") for path in children if owned]
+            etcd.mvcc.commit([Commit(puts=tuple(puts))])
+        splits.clear()
 
-        def split() -> None:
-            for record in splits:
-                puts = [Put(keys.topic(TOPIC.path), records.encode(record))]
-                puts += [Put(keys.ledger(path), b"{}") for path in children if owned]
-                etcd.mvcc.commit([Commit(puts=tuple(puts))])
-            splits.clear()
-
-        asked.on_resolved = split
-        if owned:  # and then asked: their owners are none of ours, so it never comes to an end
-            with pytest.raises(Timeout, match="changed its owner"):
-                await snapshots.take([TOPIC], timeout_s=5)
-            assert len(asked.revisions) >= 4
-        else:
-            snapshot = await snapshots.take([TOPIC], timeout_s=5)
-            assert snapshot.topics[str(TOPIC)].epoch == 2
-            assert [snapshot.segments[path] for path in children] == [SegmentBounds(EARLIEST, EARLIEST)] * 2
-            assert asked.revisions == [snapshot.revision] * 2
-            assert snapshots.statistics().started_over == 0
-        await asked.store.close()
-        await asked.store.close()
-
-    run(scenario())
+    asked.on_resolved = split
+    if owned:  # and then asked: their owners are none of ours, so it never comes to an end
+        with pytest.raises(Timeout, match="changed its owner"):
+            await snapshots.take([TOPIC], timeout_s=5)
+        assert len(asked.revisions) >= 4
+    else:
+        snapshot = await snapshots.take([TOPIC], timeout_s=5)
+        assert snapshot.topics[str(TOPIC)].epoch == 2
+        assert [snapshot.segments[path] for path in children] == [SegmentBounds(EARLIEST, EARLIEST)] * 2
+        assert asked.revisions == [snapshot.revision] * 2
+        assert snapshots.statistics().started_over == 0
+    await asked.store.close()
+    await asked.store.close()
 
 
-def test_a_segment_without_an_owner_is_waited_for_and_named_when_the_time_is_up() -> None:
-    async def scenario() -> None:
-        _, asked, snapshots = await _asked()
-        asked.refused = 3
+@virtual_time
+async def test_a_segment_without_an_owner_is_waited_for_and_named_when_the_time_is_up() -> None:
+    _, asked, snapshots = await _asked()
+    asked.refused = 3
+    await snapshots.take([TOPIC], timeout_s=5)
+    assert snapshots.statistics().taken == 1
+    assert asked.refused == 0
+    asked.refused = 1_000_000
+    with pytest.raises(Timeout, match="no owner at the moment"):
         await snapshots.take([TOPIC], timeout_s=5)
-        assert snapshots.statistics().taken == 1
-        assert asked.refused == 0
-        asked.refused = 1_000_000
-        with pytest.raises(Timeout, match="no owner at the moment"):
-            await snapshots.take([TOPIC], timeout_s=5)
-        with pytest.raises(TopicNotFound):
-            await snapshots.take([TopicName("public", "nyc", "trains")], timeout_s=5)
-        assert snapshots.statistics().failed == 2
-        await asked.store.close()
-
-    run(scenario())
+    with pytest.raises(TopicNotFound):
+        await snapshots.take([TopicName("public", "nyc", "trains")], timeout_s=5)
+    assert snapshots.statistics().failed == 2
+    await asked.store.close()
 
 
-def test_more_transactions_than_an_answer_can_name_are_said_to_be_too_many() -> None:
-    async def scenario() -> None:
-        _, asked, snapshots = await _asked()
+@virtual_time
+async def test_more_transactions_than_an_answer_can_name_are_said_to_be_too_many() -> None:
+    _, asked, snapshots = await _asked()
 
-        def too_large() -> None:
-            raise MessageTooLarge("a command of 9000000 bytes is over the 8388608 bytes a frame can carry")
+    def too_large() -> None:
+        raise MessageTooLarge("a command of 9000000 bytes is over the 8388608 bytes a frame can carry")
 
-        asked.on_resolved = too_large
-        with pytest.raises(Overloaded, match="txnctl transactions hanging"):
-            await snapshots.take([TOPIC], timeout_s=5)
-        assert snapshots.statistics().failed == 1
-        await asked.store.close()
-
-    run(scenario())
+    asked.on_resolved = too_large
+    with pytest.raises(Overloaded, match="txnctl transactions hanging"):
+        await snapshots.take([TOPIC], timeout_s=5)
+    assert snapshots.statistics().failed == 1
+    await asked.store.close()
 
 
 # ---- a segment's answers --------------------------------------------------------------------------------------------
@@ -389,88 +376,79 @@ class Answering:
         self.buffer.op_finished(txn_id)
 
 
-def test_an_answer_waits_until_decisions_are_followed_and_nothing_decided_is_in_flight() -> None:
-    async def scenario() -> None:
-        segment = Answering()
-        segment.write(ONE, Position(1, 0))
-        assert segment.cuts.begin() == Position(1, -1)
-        segment.buffer.op_started(ONE, 0)
-        answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
-        await asyncio.sleep(1)
-        assert not answering.done(), "decisions are not followed to R"
-        segment.buffer.decided(Decision(ONE, True, R - 1))
-        segment.followed.set()
-        await asyncio.sleep(1)
-        assert not answering.done(), "an entry of what is committed at R is still on its way"
-        segment.buffer.appended(ONE, 0, Position(1, 1))
-        segment.buffer.confirmed(Position(1, 1))
-        segment.buffer.op_finished(ONE)
-        segment.cuts.woken()
-        found = await answering
-        assert found == (Position(1, 1), (), ())
-
-    run(scenario())
+@virtual_time
+async def test_an_answer_waits_until_decisions_are_followed_and_nothing_decided_is_in_flight() -> None:
+    segment = Answering()
+    segment.write(ONE, Position(1, 0))
+    assert segment.cuts.begin() == Position(1, -1)
+    segment.buffer.op_started(ONE, 0)
+    answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
+    await asyncio.sleep(1)
+    assert not answering.done(), "decisions are not followed to R"
+    segment.buffer.decided(Decision(ONE, True, R - 1))
+    segment.followed.set()
+    await asyncio.sleep(1)
+    assert not answering.done(), "an entry of what is committed at R is still on its way"
+    segment.buffer.appended(ONE, 0, Position(1, 1))
+    segment.buffer.confirmed(Position(1, 1))
+    segment.buffer.op_finished(ONE)
+    segment.cuts.woken()
+    found = await answering
+    assert found == (Position(1, 1), (), ())
 
 
-def test_an_answer_that_cannot_come_ends_by_its_time_limit_or_with_the_segment() -> None:
-    async def scenario() -> None:
-        segment = Answering()
-        segment.followed.set()
-        segment.cuts.begin()
-        segment.buffer.op_started(ONE, 0)
-        segment.buffer.decided(Decision(ONE, True, R))
-        with pytest.raises(Timeout, match="operation in flight"):
-            await segment.cuts.answer(R, Position(0, -1))
-        answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
-        await asyncio.sleep(1)
-        segment.lost = NotOwner("lost")
-        segment.cuts.woken()
-        with pytest.raises(NotOwner):
-            await answering
-
-    run(scenario())
+@virtual_time
+async def test_an_answer_that_cannot_come_ends_by_its_time_limit_or_with_the_segment() -> None:
+    segment = Answering()
+    segment.followed.set()
+    segment.cuts.begin()
+    segment.buffer.op_started(ONE, 0)
+    segment.buffer.decided(Decision(ONE, True, R))
+    with pytest.raises(Timeout, match="operation in flight"):
+        await segment.cuts.answer(R, Position(0, -1))
+    answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
+    await asyncio.sleep(1)
+    segment.lost = NotOwner("lost")
+    segment.cuts.woken()
+    with pytest.raises(NotOwner):
+        await answering
 
 
-def test_what_was_decided_after_r_is_named_though_it_is_applied_and_cleaned_up() -> None:
-    async def scenario() -> None:
-        segment = Answering()
-        segment.followed.set()
-        segment.cuts.begin()
-        for number, txn_id in enumerate((ONE, TWO)):
-            segment.write(txn_id, Position(1, number))
-        for decision in (Decision(ONE, True, R + 1), Decision(TWO, False, R + 2)):
-            applied = segment.buffer.decided(decision)
-            assert applied is not None
-            segment.buffer.cleaned([applied])
-        found = await segment.cuts.answer(R, Position(0, -1))
-        assert found == (Position(1, 1), (ONE, TWO), ()), "aborted later is pending, not aborted"
-        found = await segment.cuts.answer(R + 1, Position(0, -1))
-        assert found.undecided == (TWO,)
-        found = await segment.cuts.answer(R + 2, Position(0, -1))
-        assert (found.undecided, found.aborted) == ((), ((TWO, None),))
-
-    run(scenario())
+@virtual_time
+async def test_what_was_decided_after_r_is_named_though_it_is_applied_and_cleaned_up() -> None:
+    segment = Answering()
+    segment.followed.set()
+    segment.cuts.begin()
+    for number, txn_id in enumerate((ONE, TWO)):
+        segment.write(txn_id, Position(1, number))
+    for decision in (Decision(ONE, True, R + 1), Decision(TWO, False, R + 2)):
+        applied = segment.buffer.decided(decision)
+        assert applied is not None
+        segment.buffer.cleaned([applied])
+    found = await segment.cuts.answer(R, Position(0, -1))
+    assert found == (Position(1, 1), (ONE, TWO), ()), "aborted later is pending, not aborted"
+    found = await segment.cuts.answer(R + 1, Position(0, -1))
+    assert found.undecided == (TWO,)
+    found = await segment.cuts.answer(R + 2, Position(0, -1))
+    assert (found.undecided, found.aborted) == ((), ((TWO, None),))
 
 
-def test_an_answer_needs_decisions_noted_since_before_r() -> None:
+@virtual_time
+async def test_an_answer_needs_decisions_noted_since_before_r() -> None:
     """▲ After a while they are noted no more: better no cut than one that misses what was decided meanwhile."""
-
-    async def scenario() -> None:
-        segment = Answering()
-        segment.followed.set()
-        with pytest.raises(Timeout, match="begin it again"):
-            await segment.cuts.answer(R, Position(0, -1))
-        segment.cuts.begin()
-        segment.write(ONE, Position(1, 0))
-        segment.now_s = NOTED_FOR_S + 1
-        segment.cuts.woken()
-        segment.buffer.decided(Decision(ONE, True, R + 5))
-        segment.cuts.begin()  # another cut's: what was decided before it is not known
-        with pytest.raises(Timeout, match="begin it again"):
-            await segment.cuts.answer(R, Position(0, -1))
-        assert (await segment.cuts.answer(R + 5, Position(0, -1))).undecided == ()
-
-    run(scenario())
+    segment = Answering()
+    segment.followed.set()
+    with pytest.raises(Timeout, match="begin it again"):
+        await segment.cuts.answer(R, Position(0, -1))
+    segment.cuts.begin()
+    segment.write(ONE, Position(1, 0))
+    segment.now_s = NOTED_FOR_S + 1
+    segment.cuts.woken()
+    segment.buffer.decided(Decision(ONE, True, R + 5))
+    segment.cuts.begin()  # another cut's: what was decided before it is not known
+    with pytest.raises(Timeout, match="begin it again"):
+        await segment.cuts.answer(R, Position(0, -1))
+    assert (await segment.cuts.answer(R + 5, Position(0, -1))).undecided == ()
 
 
 IDS = [TxnId(0, counter) for counter in range(1, 10)]
@@ -492,27 +470,24 @@ def busy_segment() -> Answering:
 
 
 @pytest.mark.parametrize("turns", range(1, 10))
-def test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight(turns: int) -> None:
+@virtual_time
+async def test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight(turns: int) -> None:
     """▲ Dies if anything is looked up in a later turn: what was decided after that moment would be missing, and what is
     behind the end be told."""
-
-    async def scenario() -> None:
-        segment = busy_segment()
-        with turns_divided_by(CUT_AT_ONCE):  # one transaction at once
-            answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            assert not answering.done()
-            segment.buffer.decided(Decision(IDS[3], False, R + 2))
-            segment.buffer.decided(Decision(IDS[4], True, R + 3))
-            segment.buffer.pruned([(IDS[0], None), (IDS[1], 0)])
-            segment.buffer.forget_decisions()
-            segment.buffer.confirmed(Position(1, 8))
-            segment.write(TxnId(0, 10), Position(1, 9))
-            found = await answering
-        assert found == (Position(1, 7), (*IDS[3:8], IDS[2]), ((IDS[0], None), (IDS[1], 0)))
-
-    run(scenario())
+    segment = busy_segment()
+    with turns_divided_by(CUT_AT_ONCE):  # one transaction at once
+        answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert not answering.done()
+        segment.buffer.decided(Decision(IDS[3], False, R + 2))
+        segment.buffer.decided(Decision(IDS[4], True, R + 3))
+        segment.buffer.pruned([(IDS[0], None), (IDS[1], 0)])
+        segment.buffer.forget_decisions()
+        segment.buffer.confirmed(Position(1, 8))
+        segment.write(TxnId(0, 10), Position(1, 9))
+        found = await answering
+    assert found == (Position(1, 7), (*IDS[3:8], IDS[2]), ((IDS[0], None), (IDS[1], 0)))
 
 
 SPLIT = TOPOLOGY.split(0)
@@ -552,39 +527,34 @@ def test_a_segment_on_its_way_out_of_the_graph_is_not_asked() -> None:
     assert read_layouts([TOPIC], [topic_record(going)]).segments == (RIGHT, *CHILDREN)
 
 
-def test_of_a_segment_that_is_settled_not_even_the_owner_need_be_there() -> None:
+@virtual_time
+async def test_of_a_segment_that_is_settled_not_even_the_owner_need_be_there() -> None:
     """What a cut asks does not grow with a topic's history, and what nobody serves for a while holds up none."""
-
-    async def scenario() -> None:
-        _, asked, snapshots = await _asked(SPLIT)
-        first = await snapshots.take([TOPIC], timeout_s=5.0)
-        assert len(asked.revisions) == 4
-        await asked.store.commit(Commit(deletes=(Delete(keys.owner(LEFT)),)))
-        again = await snapshots.take([TOPIC], timeout_s=5.0)
-        assert len(asked.revisions) == 4 + 3
-        assert again.topics == first.topics
-        await asked.store.close()
-
-    run(scenario())
+    _, asked, snapshots = await _asked(SPLIT)
+    first = await snapshots.take([TOPIC], timeout_s=5.0)
+    assert len(asked.revisions) == 4
+    await asked.store.commit(Commit(deletes=(Delete(keys.owner(LEFT)),)))
+    again = await snapshots.take([TOPIC], timeout_s=5.0)
+    assert len(asked.revisions) == 4 + 3
+    assert again.topics == first.topics
+    await asked.store.close()
 
 
 @pytest.mark.parametrize("answered", range(4))
-def test_a_cut_is_begun_again_whichever_question_the_store_does_not_answer(
+@virtual_time
+async def test_a_cut_is_begun_again_whichever_question_the_store_does_not_answer(
     answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        _, asked, snapshots = await _asked()
-        get_many, calls = asked.store.get_many, itertools.count()
+    _, asked, snapshots = await _asked()
+    get_many, calls = asked.store.get_many, itertools.count()
 
-        async def away(*wanted: Any, **options: Any) -> Any:
-            if next(calls) == answered:
-                raise StoreUnavailable("etcd is away")
-            return await get_many(*wanted, **options)
+    async def away(*wanted: Any, **options: Any) -> Any:
+        if next(calls) == answered:
+            raise StoreUnavailable("etcd is away")
+        return await get_many(*wanted, **options)
 
-        monkeypatch.setattr(asked.store, "get_many", away)
-        snapshot = await snapshots.take([TOPIC], timeout_s=5.0)
-        assert snapshot.segments[LEFT].end == Position(1, 0)
-        assert snapshots.statistics().started_over == (1 if answered < 3 else 0)
-        await asked.store.close()
-
-    run(scenario())
+    monkeypatch.setattr(asked.store, "get_many", away)
+    snapshot = await snapshots.take([TOPIC], timeout_s=5.0)
+    assert snapshot.segments[LEFT].end == Position(1, 0)
+    assert snapshots.statistics().started_over == (1 if answered < 3 else 0)
+    await asked.store.close()

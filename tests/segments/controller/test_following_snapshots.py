@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
 from tests.segments.log.test_housekeeping import ONE_ENTRY_EACH, set_policies
+from tests.waiting import until
 from txnclient.reading.reader import behind
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST
@@ -27,13 +28,13 @@ async def test_x2_who_follows_from_a_snapshot_on_is_told_what_retention_has_take
         await reader.wait("1")
     await set_policies(cluster, retention_ms=1)
     served = node.broker.segments[segment]
-    await eventually(lambda: served.ledgers.trimmed_through == places[5], what="all is trimmed")
+    await until(lambda: served.ledgers.trimmed_through == places[5], what="all is trimmed")
     await set_policies(cluster)
     await producer.send("6")
     for reader in (slow, other):
         reader.flow(100)
     await other.wait("1", "6")
-    await eventually(lambda: slow.closed is not None)
+    await until(lambda: slow.closed is not None)
     assert "trimmed" in str(slow.closed)
     assert slow.values == ["1"]
     for gone in (EARLIEST, places[3]):

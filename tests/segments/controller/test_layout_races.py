@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from segments.layout.topology import SEALED
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
 from tests.segments.changing import Controlling, controlling, ledgers_of, topology_of
+from tests.waiting import until
 from txnstore import keys
 from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore
 from txnwire.errors import TxnError
@@ -84,18 +85,18 @@ async def test_s6_s10_whatever_races_the_ranges_tile_and_every_change_ends(memor
             await cluster.store.commit(_forget_leader())
             stack.push_async_callback(asyncio.gather, *late, return_exceptions=True)
         last = await stack.enter_async_context(controlling(cluster, "last", patience_s=0.5))
-        await eventually(lambda: last.changes.statistics().under_way == 0)
+        await until(lambda: last.changes.statistics().under_way == 0)
         await asyncio.gather(*late, return_exceptions=True)
         await last.changes.take_up()
-        await eventually(lambda: last.changes.statistics().under_way == 0)
+        await until(lambda: last.changes.statistics().under_way == 0)
         topology = await topology_of(cluster)  # it cannot be made of ranges that do not tile
         assert not topology.record.changes
         assert made
         assert topology.epoch > 1
-        await eventually(lambda: all(path in node.broker.segments for path in topology.paths.values()))
+        await until(lambda: all(path in node.broker.segments for path in topology.paths.values()))
         for path in topology.active_paths:
             served = node.broker.segments[path]
-            await eventually(lambda served=served: served.ledgers.writer is not None)  # type: ignore[misc]
+            await until(lambda served=served: served.ledgers.writer is not None)  # type: ignore[misc]
             client = await cluster.connect(node)
             await (await client.producer(path, f"p{seed}")).send("writable")
         for entry in topology.segments.values():

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from segments.layout.layout_transitions import plan_prune
-from tests.segments.brokering import TOPIC, Cluster, eventually
+from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.changing import controlling, ledgers_of, topology_of
 from tests.segments.controller.test_pruning import AT_ONCE, left_of, pruning, serving_all
 from tests.segments.owner.test_sealing import begin, eventually_split, give_up, serving
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -85,7 +86,7 @@ async def test_s10_the_owner_stops_behind_any_step(
     armed.stop_behind(stop_behind, silent=silent)
     if given_up:
         await give_up(cluster)
-        await eventually(lambda: armed.steps.stopped() or (served.ledgers.writer is not None and served.sealing.idle))
+        await until(lambda: armed.steps.stopped() or (served.ledgers.writer is not None and served.sealing.idle))
     else:
         with suppress(TxnError):
             await served.sealing.seal(change)
@@ -94,7 +95,7 @@ async def test_s10_the_owner_stops_behind_any_step(
     node = await cluster.start()
     if given_up:
         served = await serving(node, parent)
-        await eventually(lambda: served.ledgers.writer is not None)
+        await until(lambda: served.ledgers.writer is not None)
         again = await (await cluster.connect(node)).producer(parent, "p", 3)
         assert again.last == 2
         await again.send("behind")
@@ -128,18 +129,18 @@ async def test_s10_the_controller_stops_behind_any_step(
     async with controlling(cluster, store=store) as first:
         armed.stop_behind(stop_behind, silent=silent)
         asking = asyncio.ensure_future(first.split(paths[0]) if kind == "split" else first.merge(*paths))
-        await eventually(lambda: armed.steps.stopped() or asking.done())
+        await until(lambda: armed.steps.stopped() or asking.done())
     with suppress(NotOwner, StoreUnavailable, Timeout):
         await asking
     async with controlling(cluster, "c2") as second:
         made = await (second.split(paths[0]) if kind == "split" else second.merge(*paths))
-        await eventually(lambda: second.changes.statistics().under_way == 0)
+        await until(lambda: second.changes.statistics().under_way == 0)
     topology = await topology_of(cluster)
     assert (topology.epoch, topology.record.changes) == (2, [])
     assert [path for path in topology.active_paths if path in made] == made
     client = await cluster.connect(node)
     for path in paths[: 1 if kind == "split" else 2]:
-        await eventually(lambda path=path: node.broker.segments[path].ledgers.ended)  # type: ignore[misc]
+        await until(lambda path=path: node.broker.segments[path].ledgers.ended)  # type: ignore[misc]
         with pytest.raises(SegmentSealed):
             await client.producer(path)
 
@@ -163,7 +164,7 @@ async def test_s8_the_owner_of_a_pruned_segment_stops_behind_any_step(
         assert record is not None
         held = controller.changes._leadership.still_held()
         assert (await controller.store.commit(plan_prune(record, [0], still_held=held))).succeeded
-        await eventually(lambda: armed.steps.stopped() or parent in node.broker._owned.holdings.erased)
+        await until(lambda: armed.steps.stopped() or parent in node.broker._owned.holdings.erased)
         await node.crash()
         armed.steps = Steps()
         node = await cluster.start()
@@ -171,7 +172,7 @@ async def test_s8_the_owner_of_a_pruned_segment_stops_behind_any_step(
             await pruner.round()
             assert pruner.pruned == 1
         assert await left_of(cluster, parent) == []
-        await eventually(lambda: len(node.broker.segments) == 2)
+        await until(lambda: len(node.broker.segments) == 2)
     await cluster.close()
 
 
@@ -197,5 +198,5 @@ async def test_an_intent_whose_writer_never_learned_of_it_is_taken_up(
         controller.changes.follow(topology)
         await eventually_split(cluster, parent)
         controller.changes.follow(topology)  # an old one: found done
-        await eventually(lambda: controller.changes.statistics().under_way == 0)
+        await until(lambda: controller.changes.statistics().under_way == 0)
         assert (await topology_of(cluster)).epoch == 2

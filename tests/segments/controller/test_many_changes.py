@@ -12,10 +12,11 @@ from segments.layout.topology import create_record
 from segments.log.settings import BrokerSettings
 from simulation.world.sim_disk import SimDisk
 from simulation.world.sim_ledger import SimLedgerStore
-from tests.segments.brokering import Client, Cluster, Node, eventually
+from tests.segments.brokering import Client, Cluster, Node
 from tests.segments.changing import Controlling, controlling, topology_of
 from tests.segments.controller.test_pruning import KEY, pruning, serving_all
 from tests.segments.virtual_time import LoopClock, run
+from tests.waiting import until
 from txnstore import records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -133,7 +134,7 @@ class World:
         await node.crash()
         node = await self.cluster.start()
         paths = (await topology_of(self.cluster)).paths.values()
-        await eventually(lambda: all(path in node.broker.segments for path in paths), timeout_s=60)
+        await until(lambda: all(path in node.broker.segments for path in paths), within_s=60)
         store: CountedStore = node.store  # type: ignore[assignment]
         record = self.etcd.mvcc.get(KEY)
         assert record is not None
@@ -151,10 +152,10 @@ def test_s9_a_thousand_changes_with_data_cost_a_restart_no_more_than_a_hundred()
         world = World()
         await world.create_topic()
         node, found = await world.cluster.start(), []
-        for until in (FIRST, CHANGES):
+        for changes in (FIRST, CHANGES):
             client = await world.cluster.connect(node)
             async with controlling(world.cluster) as controller:
-                while world.changes < until:
+                while world.changes < changes:
                     await serving_all(node, world.cluster)
                     await world.change(controller, client)
                     if world.changes % ROUND == 0:

@@ -31,8 +31,9 @@ from segments.layout.layout_transitions import (
 )
 from segments.layout.topology import create_record
 from segments.log.settings import BrokerSettings
-from tests.segments.brokering import TOPIC, Cluster, Node, eventually
+from tests.segments.brokering import TOPIC, Cluster, Node
 from tests.segments.changing import Controlling, controlling, topology_of
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -211,8 +212,8 @@ def files_of(data_dir: Path, path: str) -> list[Path]:
 
 async def serving_all(node: Node, cluster: Cluster) -> None:
     topology = await topology_of(cluster)
-    await eventually(lambda: all(path in node.broker.segments for path in topology.paths.values()))
-    await eventually(
+    await until(lambda: all(path in node.broker.segments for path in topology.paths.values()))
+    await until(
         lambda: all(
             node.broker.segments[path].ledgers.ended == (path not in topology.active_paths)
             for path in topology.paths.values()
@@ -242,7 +243,7 @@ async def test_s8_s9_an_empty_sealed_segment_goes_with_everything_of_it(memory_c
             assert await left_of(cluster, path) == []
             assert files_of(cluster.data_dir, path) == []
         assert await cluster.store.get(drained) is None
-        await eventually(lambda: list(node.broker.segments) == [merged])
+        await until(lambda: list(node.broker.segments) == [merged])
         client = await cluster.connect(node)
         await (await client.producer(merged)).send("a")
         with pytest.raises(TopicNotFound, match="has no segment"):
@@ -268,7 +269,7 @@ async def test_a_controller_that_hears_of_a_change_whose_parents_are_pruned_give
         assert pruner.pruned == 1
         controller.changes.follow(read_topology(put(record, intent)))
         assert controller.changes.statistics().under_way == 1
-        await eventually(lambda: controller.changes.statistics().under_way == 0)
+        await until(lambda: controller.changes.statistics().under_way == 0)
 
 
 @pytest.mark.parametrize("kept", ["entries", "an open transaction", "an aborted record", "its producers"])
@@ -319,9 +320,9 @@ async def test_a_pruning_that_was_cut_short_is_finished_by_the_next_controller(
         held = controller.changes._leadership.still_held()
         assert (await controller.store.commit(plan_prune(record, [0], still_held=held))).succeeded
         if step != "marked":
-            await eventually(lambda: parent not in node.broker.segments)
+            await until(lambda: parent not in node.broker.segments)
             while await cluster.store.get(keys.ledger(parent)) or await cluster.store.get(keys.owner(parent)):
-                await eventually(lambda: True)
+                await until(lambda: True)
         if step == "out of the graph":
             record = await cluster.store.get(KEY)
             assert record is not None
@@ -362,7 +363,7 @@ async def test_drained_records_go_behind_what_is_followed_of_the_graph(memory_cl
                     assert record is not None
                     if (await controller.store.commit(plan(record))).succeeded:
                         break
-                    await eventually(lambda: True)
+                    await until(lambda: True)
             record = await cluster.store.get(KEY)
             assert record is not None
             step = await lagging._step_of(TOPIC.path, record, read_topology(record))
@@ -424,4 +425,4 @@ async def test_s9_changes_without_end_leave_nothing_behind(memory_cluster: Clust
         assert topology.epoch == 25
         found = (await cluster.store.range(b"/", b"0")).records
         assert len([one for one in found if TOPIC.path.encode() in one.key]) == 3  # topic, owner, ledger list
-        await eventually(lambda: list(node.broker.segments) == [path])
+        await until(lambda: list(node.broker.segments) == [path])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from segments.layout.assignment import consumer_id
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
+from tests.waiting import until
 from txnwire.errors import NotAllowed
 
 
@@ -29,7 +30,7 @@ async def test_k6_acks_of_a_replaced_consumer_are_refused(cluster: Cluster, repl
         if replaced_by == "a newer one":
             await newer.subscribe(segment, incarnation=8, epoch=2)
         else:
-            await eventually(lambda: old.closed, what="it is told that somebody else has its segment")
+            await until(lambda: old.closed, what="it is told that somebody else has its segment")
     for within in (None, txn):
         for cumulative in (False, True):
             with pytest.raises(NotAllowed, match=r"now reads|no longer assigned"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.segments.controlling import TOPIC, Inbox, Process, joining, running, with_topic
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.store import Commit, Delete, Put
@@ -37,80 +37,71 @@ async def rejoins(process: Process, request: pb.JoinSubscription, gone: type[Txn
 
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("deleted", ["topic", "subscription"])
-def test_a_standby_is_told_and_its_joining_again_says_what_is_gone(deleted: str, type: int) -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            standby, request = await two_members(a, type)
-            if deleted == "topic":
-                await a.controller.delete_topic(TOPIC, force=True)
-            else:
-                await a.controller.delete_subscription(TOPIC, "s", force=True)
-            assert [told.epoch for told in standby.pushed] == [0]
-            await rejoins(a, request, TopicNotFound if deleted == "topic" else SubscriptionNotFound)
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("type", TYPES)
-def test_a_standby_hears_of_a_deletion_under_another_controller_from_the_first_one(type: int) -> None:
-    """It stood still meanwhile: to it the first one has led all along."""
-
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:
-            standby, request = await two_members(a, type)
-            await a.controller.close()
-            await b.controller.wait_leading(timeout_s=60.0)
-            b.positions.answers = a.positions.answers
-            await b.controller.delete_subscription(TOPIC, "s", force=True)
-            assert not standby.pushed
-            await a.controller.start()
-            await b.controller.close()
-            await a.controller.wait_leading(timeout_s=60.0)
-            assert [told.epoch for told in standby.pushed] == [0]
-            await rejoins(a, request, SubscriptionNotFound)
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("type", TYPES)
-def test_a_member_of_a_deleted_subscription_does_not_join_the_next_of_its_name(type: int) -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            _, request = await two_members(a, type)
+@virtual_time
+async def test_a_standby_is_told_and_its_joining_again_says_what_is_gone(deleted: str, type: int) -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        standby, request = await two_members(a, type)
+        if deleted == "topic":
+            await a.controller.delete_topic(TOPIC, force=True)
+        else:
             await a.controller.delete_subscription(TOPIC, "s", force=True)
-            await a.controller.join(joining("c", type=type), Inbox())
-            await rejoins(a, request, SubscriptionNotFound)
-            request.again = False
-            assert (await a.controller.join(request, Inbox())).life > request.life
-
-    run(scenario())
+        assert [told.epoch for told in standby.pushed] == [0]
+        await rejoins(a, request, TopicNotFound if deleted == "topic" else SubscriptionNotFound)
 
 
-def test_a_topic_made_again_is_not_denied_by_who_still_sees_the_first_one_being_deleted() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        async with running(etcd, "a", "b") as [a, b]:
-            await with_topic(a, 1)
-            path = (await a.directory.wait_topic(TOPIC.path)).active_paths[0]
-            await b.directory.wait_topic(TOPIC.path)
-            deleting = b.directory.wait_until(
-                lambda: (known := b.directory.topic(TOPIC.path)) is not None and known.deleting,
-                timeout_s=60.0,
-                what="the deletion",
-            )
-            await keep_from_ending(a, path)
-            with pytest.raises(TxnError):
-                await a.controller.delete_topic(TOPIC, force=True)
-            await deleting
-            b.directory_fates.watch_lag_s = 1000.0
-            await let_end(a, path)
-            await a.controller.create_topic(TOPIC, 1, "")
-            await a.controller.close()
-            await b.controller.wait_leading(timeout_s=60.0)
-            joined = await b.controller.join(joining("w"), Inbox())
-            assert joined.segments == ["public/nyc/flights/0000-ffff-1"]
+@pytest.mark.parametrize("type", TYPES)
+@virtual_time
+async def test_a_standby_hears_of_a_deletion_under_another_controller_from_the_first_one(type: int) -> None:
+    """It stood still meanwhile: to it the first one has led all along."""
+    async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:
+        standby, request = await two_members(a, type)
+        await a.controller.close()
+        await b.controller.wait_leading(timeout_s=60.0)
+        b.positions.answers = a.positions.answers
+        await b.controller.delete_subscription(TOPIC, "s", force=True)
+        assert not standby.pushed
+        await a.controller.start()
+        await b.controller.close()
+        await a.controller.wait_leading(timeout_s=60.0)
+        assert [told.epoch for told in standby.pushed] == [0]
+        await rejoins(a, request, SubscriptionNotFound)
 
-    run(scenario())
+
+@pytest.mark.parametrize("type", TYPES)
+@virtual_time
+async def test_a_member_of_a_deleted_subscription_does_not_join_the_next_of_its_name(type: int) -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        _, request = await two_members(a, type)
+        await a.controller.delete_subscription(TOPIC, "s", force=True)
+        await a.controller.join(joining("c", type=type), Inbox())
+        await rejoins(a, request, SubscriptionNotFound)
+        request.again = False
+        assert (await a.controller.join(request, Inbox())).life > request.life
+
+
+@virtual_time
+async def test_a_topic_made_again_is_not_denied_by_who_still_sees_the_first_one_being_deleted() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    async with running(etcd, "a", "b") as [a, b]:
+        await with_topic(a, 1)
+        path = (await a.directory.wait_topic(TOPIC.path)).active_paths[0]
+        await b.directory.wait_topic(TOPIC.path)
+        deleting = b.directory.wait_until(
+            lambda: (known := b.directory.topic(TOPIC.path)) is not None and known.deleting,
+            timeout_s=60.0,
+            what="the deletion",
+        )
+        await keep_from_ending(a, path)
+        with pytest.raises(TxnError):
+            await a.controller.delete_topic(TOPIC, force=True)
+        await deleting
+        b.directory_fates.watch_lag_s = 1000.0
+        await let_end(a, path)
+        await a.controller.create_topic(TOPIC, 1, "")
+        await a.controller.close()
+        await b.controller.wait_leading(timeout_s=60.0)
+        joined = await b.controller.join(joining("w"), Inbox())
+        assert joined.segments == ["public/nyc/flights/0000-ffff-1"]
 
 
 async def keep_from_ending(process: Process, path: str) -> None:

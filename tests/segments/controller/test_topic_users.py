@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from tests.segments.controlling import TOPIC, Fates, Inbox, Process, joining, leaving, running, with_topic
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
@@ -51,101 +52,89 @@ async def deleted(process: Process, path: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["over", "disconnected"])
-def test_a_producer_that_has_sent_nothing_keeps_its_topic(how: str) -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            path = await owned_topic(a)
-            one, other = Inbox(), Inbox()
-            for link in (one, one, other):
-                await a.controller.register_producer(REGISTER, link)
-            with pytest.raises(NotAllowed, match="2 producers and 0 consumers"):
-                await a.controller.delete_topic(TOPIC, force=False)
-            a.controller.disconnected(other)
-            with pytest.raises(NotAllowed, match="1 producers and 0 consumers"):
-                await a.controller.delete_topic(TOPIC, force=False)
-            if how == "over":
-                await a.controller.register_producer(OVER, one)
-            else:
-                a.controller.disconnected(one)
-            await deleted(a, path)
-
-    run(scenario())
+@virtual_time
+async def test_a_producer_that_has_sent_nothing_keeps_its_topic(how: str) -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        path = await owned_topic(a)
+        one, other = Inbox(), Inbox()
+        for link in (one, one, other):
+            await a.controller.register_producer(REGISTER, link)
+        with pytest.raises(NotAllowed, match="2 producers and 0 consumers"):
+            await a.controller.delete_topic(TOPIC, force=False)
+        a.controller.disconnected(other)
+        with pytest.raises(NotAllowed, match="1 producers and 0 consumers"):
+            await a.controller.delete_topic(TOPIC, force=False)
+        if how == "over":
+            await a.controller.register_producer(OVER, one)
+        else:
+            a.controller.disconnected(one)
+        await deleted(a, path)
 
 
-def test_a_producer_that_is_closed_while_it_registers_is_not_counted_for_ever() -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            path = await owned_topic(a)
-            closed, lost = Inbox(), Inbox()
-            registering = [
-                asyncio.ensure_future(a.controller.register_producer(REGISTER, one)) for one in (closed, lost)
-            ]
-            await asyncio.sleep(0)
-            await a.controller.register_producer(OVER, closed)
-            a.controller.disconnected(lost)
-            await asyncio.gather(*registering)
-            await deleted(a, path)
-
-    run(scenario())
+@virtual_time
+async def test_a_producer_that_is_closed_while_it_registers_is_not_counted_for_ever() -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        path = await owned_topic(a)
+        closed, lost = Inbox(), Inbox()
+        registering = [asyncio.ensure_future(a.controller.register_producer(REGISTER, one)) for one in (closed, lost)]
+        await asyncio.sleep(0)
+        await a.controller.register_producer(OVER, closed)
+        a.controller.disconnected(lost)
+        await asyncio.gather(*registering)
+        await deleted(a, path)
 
 
 @pytest.mark.parametrize("type", [pb.SUBSCRIPTION_TYPE_STREAM, pb.SUBSCRIPTION_TYPE_QUEUE])
-def test_a_member_that_no_broker_knows_of_keeps_topic_and_subscription(type: int) -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            path = await owned_topic(a)
-            await a.controller.join(joining("first", type=type), Inbox())
-            await a.controller.join(joining("idle", type=type), Inbox())
-            for calls in range(2):
-                match = f"0 producers and {2 - calls} consumers"
-                with pytest.raises(NotAllowed, match=match):
-                    await a.controller.delete_subscription(TOPIC, "s", force=False)
-                with pytest.raises(NotAllowed, match=match):
-                    await a.controller.delete_topic(TOPIC, force=False)
-                await a.controller.leave(leaving("idle" if calls else "first"), Inbox())
-            await a.controller.delete_subscription(TOPIC, "s", force=False)
-            await deleted(a, path)
-
-    run(scenario())
-
-
-def test_what_a_segment_without_owner_is_used_by_is_not_guessed() -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            await with_topic(a, 1)
-            with pytest.raises(Overloaded, match="no owner"):
+@virtual_time
+async def test_a_member_that_no_broker_knows_of_keeps_topic_and_subscription(type: int) -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        path = await owned_topic(a)
+        await a.controller.join(joining("first", type=type), Inbox())
+        await a.controller.join(joining("idle", type=type), Inbox())
+        for calls in range(2):
+            match = f"0 producers and {2 - calls} consumers"
+            with pytest.raises(NotAllowed, match=match):
+                await a.controller.delete_subscription(TOPIC, "s", force=False)
+            with pytest.raises(NotAllowed, match=match):
                 await a.controller.delete_topic(TOPIC, force=False)
-            await a.controller.register_producer(REGISTER, Inbox())
-            with pytest.raises(NotAllowed):
-                await a.controller.delete_topic(TOPIC, force=False)
-            await a.controller.delete_topic(TOPIC, force=True)
+            await a.controller.leave(leaving("idle" if calls else "first"), Inbox())
+        await a.controller.delete_subscription(TOPIC, "s", force=False)
+        await deleted(a, path)
 
-    run(scenario())
+
+@virtual_time
+async def test_what_a_segment_without_owner_is_used_by_is_not_guessed() -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await with_topic(a, 1)
+        with pytest.raises(Overloaded, match="no owner"):
+            await a.controller.delete_topic(TOPIC, force=False)
+        await a.controller.register_producer(REGISTER, Inbox())
+        with pytest.raises(NotAllowed):
+            await a.controller.delete_topic(TOPIC, force=False)
+        await a.controller.delete_topic(TOPIC, force=True)
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_another_controller_waits_for_users_to_come(comes: bool) -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:
-            path = await owned_topic(a)
-            await a.controller.register_producer(REGISTER, Inbox())
-            await a.controller.close()
-            await b.controller.wait_leading(timeout_s=60.0)
-            await own(b, path)
-            with pytest.raises(Overloaded, match="the controller has changed"):
+@virtual_time
+async def test_another_controller_waits_for_users_to_come(comes: bool) -> None:
+    async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:
+        path = await owned_topic(a)
+        await a.controller.register_producer(REGISTER, Inbox())
+        await a.controller.close()
+        await b.controller.wait_leading(timeout_s=60.0)
+        await own(b, path)
+        with pytest.raises(Overloaded, match="the controller has changed"):
+            await b.controller.delete_topic(TOPIC, force=False)
+        if comes:
+            await b.controller.register_producer(REGISTER, Inbox())
+            with pytest.raises(NotAllowed):
                 await b.controller.delete_topic(TOPIC, force=False)
-            if comes:
-                await b.controller.register_producer(REGISTER, Inbox())
-                with pytest.raises(NotAllowed):
-                    await b.controller.delete_topic(TOPIC, force=False)
-            await asyncio.sleep(GRACE_S)
-            if comes:
-                with pytest.raises(NotAllowed):
-                    await b.controller.delete_topic(TOPIC, force=False)
-            else:
-                await deleted(b, path)
-
-    run(scenario())
+        await asyncio.sleep(GRACE_S)
+        if comes:
+            with pytest.raises(NotAllowed):
+                await b.controller.delete_topic(TOPIC, force=False)
+        else:
+            await deleted(b, path)
 
 
 class SlowCommits(Fates):
@@ -161,44 +150,38 @@ class SlowCommits(Fates):
 
 
 @pytest.mark.parametrize("who", ["producer", "consumer"])
-def test_who_comes_while_the_mark_is_on_its_way_is_told_that_the_topic_is_gone(who: str) -> None:
+@virtual_time
+async def test_who_comes_while_the_mark_is_on_its_way_is_told_that_the_topic_is_gone(who: str) -> None:
     """▲ It would be told that it is in, and lose what it uses."""
-
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            path = await owned_topic(a)
-            slow = SlowCommits()
-            a.fates.fate = slow.fate  # type: ignore[method-assign]
-            slow.armed = True
-            deletion = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=False))
-            while slow.armed:
-                await asyncio.sleep(0.01)
-            if who == "producer":
-                coming = asyncio.ensure_future(a.controller.register_producer(REGISTER, Inbox()))
-            else:
-                coming = asyncio.ensure_future(a.controller.join(joining("w"), Inbox()))
-            with pytest.raises(TopicNotFound):
-                await coming
-            await end(a, path, deletion)
-
-    run(scenario())
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        path = await owned_topic(a)
+        slow = SlowCommits()
+        a.fates.fate = slow.fate  # type: ignore[method-assign]
+        slow.armed = True
+        deletion = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=False))
+        await until(lambda: not slow.armed)
+        if who == "producer":
+            coming = asyncio.ensure_future(a.controller.register_producer(REGISTER, Inbox()))
+        else:
+            coming = asyncio.ensure_future(a.controller.join(joining("w"), Inbox()))
+        with pytest.raises(TopicNotFound):
+            await coming
+        await end(a, path, deletion)
 
 
-def test_a_producer_of_an_earlier_topic_of_the_name_is_no_user_of_the_next() -> None:
-    async def scenario() -> None:
-        async with running(MemoryEtcd(LoopClock()), "a") as [a]:
-            await owned_topic(a)
-            link = Inbox()
-            life = await a.controller.register_producer(REGISTER, link)
-            await a.store.commit(Commit(deletes=(Delete(keys.owner("public/nyc/flights/0000-ffff-0")),)))
-            await a.controller.delete_topic(TOPIC, force=True)
-            await with_topic(a, 1)
-            path = "public/nyc/flights/0000-ffff-1"
-            await own(a, path)
-            late = pb.RegisterProducer(topic=str(TOPIC), life=life)
-            assert await a.controller.register_producer(late, link) > life
-            await deleted(a, path)
-            with pytest.raises(TopicNotFound):
-                await a.controller.register_producer(REGISTER, link)
-
-    run(scenario())
+@virtual_time
+async def test_a_producer_of_an_earlier_topic_of_the_name_is_no_user_of_the_next() -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await owned_topic(a)
+        link = Inbox()
+        life = await a.controller.register_producer(REGISTER, link)
+        await a.store.commit(Commit(deletes=(Delete(keys.owner("public/nyc/flights/0000-ffff-0")),)))
+        await a.controller.delete_topic(TOPIC, force=True)
+        await with_topic(a, 1)
+        path = "public/nyc/flights/0000-ffff-1"
+        await own(a, path)
+        late = pb.RegisterProducer(topic=str(TOPIC), life=life)
+        assert await a.controller.register_producer(late, link) > life
+        await deleted(a, path)
+        with pytest.raises(TopicNotFound):
+            await a.controller.register_producer(REGISTER, link)

@@ -11,7 +11,7 @@ import pytest
 
 from segments.layout.directory import APPLIED_AT_ONCE, CONTROLLER, Directory, DirectoryChange
 from segments.layout.topology import create_record
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, run, virtual_time
 from txnstore import keys
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -104,12 +104,10 @@ async def check_follows_everything(store: MetadataStore, directory: Directory) -
     )
 
 
-def test_follows_every_record_of_the_cluster_in_memory() -> None:
-    async def scenario() -> None:
-        async with followed(MemoryEtcd(LoopClock())) as (store, directory):
-            await check_follows_everything(store, directory)
-
-    run(scenario())
+@virtual_time
+async def test_follows_every_record_of_the_cluster_in_memory() -> None:
+    async with followed(MemoryEtcd(LoopClock())) as (store, directory):
+        await check_follows_everything(store, directory)
 
 
 async def test_follows_every_record_of_the_cluster_on_etcd(store: EtcdStore) -> None:
@@ -121,81 +119,74 @@ async def test_follows_every_record_of_the_cluster_on_etcd(store: EtcdStore) -> 
         await directory.close()
 
 
-def test_a_topic_created_a_moment_ago_is_never_denied() -> None:
-    async def scenario() -> None:
-        slow = SlowWatches()
-        async with followed(MemoryEtcd(LoopClock()), slow) as (store, directory):
-            slow.delay_s = 5.0
-            revision = await put(store, (keys.topic(TOPIC), topic_value()))
-            assert directory.topic(TOPIC) is None
-            assert await directory.fetch_topic(TOPIC) is not None
-            assert directory.topic(TOPIC) is not None
-            assert await directory.fetch_topic("public/nyc/none") is None
-            with pytest.raises(Timeout, match="revision"):
-                await directory.wait_revision(revision, timeout_s=1.0)
-            await directory.wait_revision(revision, timeout_s=10.0)
-
-    run(scenario())
+@virtual_time
+async def test_a_topic_created_a_moment_ago_is_never_denied() -> None:
+    slow = SlowWatches()
+    async with followed(MemoryEtcd(LoopClock()), slow) as (store, directory):
+        slow.delay_s = 5.0
+        revision = await put(store, (keys.topic(TOPIC), topic_value()))
+        assert directory.topic(TOPIC) is None
+        assert await directory.fetch_topic(TOPIC) is not None
+        assert directory.topic(TOPIC) is not None
+        assert await directory.fetch_topic("public/nyc/none") is None
+        with pytest.raises(Timeout, match="revision"):
+            await directory.wait_revision(revision, timeout_s=1.0)
+        await directory.wait_revision(revision, timeout_s=10.0)
 
 
-def test_of_a_large_re_listing_others_have_their_turns_and_all_of_it_is_told_at_once() -> None:
+@virtual_time
+async def test_of_a_large_re_listing_others_have_their_turns_and_all_of_it_is_told_at_once() -> None:
     """▲ Layouts with some of their new owners must not be told under the revision of all."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        writer = MemoryStore(etcd, LoopClock(), random.Random(2), name="writer")
-        count = 10 * APPLIED_AT_ONCE
-        async with followed(etcd) as (store, directory):
-            store.memory_backend.disconnect()
-            for at in range(0, count, 100):
-                owners = [keys.owner(f"{TOPIC}/0000-ffff-{number}") for number in range(at, at + 100)]
-                owner = encode(OwnerRecord(broker="b", address="h:1"))
-                revision = await put(writer, *((key, owner) for key in owners))
-            etcd.compact(revision)
-            told: list[int] = []
-            directory.add_listener(lambda change: told.append(len(change.owners)))
-            store.memory_backend.reconnect()
-            parts: set[int] = set()
-            while not told:
-                parts.add(len(directory.owners()))
-                assert len(directory.owners()) in (0, count) or directory.layout_revision(TOPIC) < revision
-                await asyncio.sleep(0)
-            assert len(parts) >= 10
-            assert told == [count]
-            assert directory.layout_revision(TOPIC) == revision
-        await writer.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock())
+    writer = MemoryStore(etcd, LoopClock(), random.Random(2), name="writer")
+    count = 10 * APPLIED_AT_ONCE
+    async with followed(etcd) as (store, directory):
+        store.memory_backend.disconnect()
+        for at in range(0, count, 100):
+            owners = [keys.owner(f"{TOPIC}/0000-ffff-{number}") for number in range(at, at + 100)]
+            owner = encode(OwnerRecord(broker="b", address="h:1"))
+            revision = await put(writer, *((key, owner) for key in owners))
+        etcd.compact(revision)
+        told: list[int] = []
+        directory.add_listener(lambda change: told.append(len(change.owners)))
+        store.memory_backend.reconnect()
+        parts: set[int] = set()
+        while not told:
+            parts.add(len(directory.owners()))
+            assert len(directory.owners()) in (0, count) or directory.layout_revision(TOPIC) < revision
+            await asyncio.sleep(0)
+        assert len(parts) >= 10
+        assert told == [count]
+        assert directory.layout_revision(TOPIC) == revision
+    await writer.close()
 
 
-def test_e1_after_a_cut_a_crash_and_compaction_the_directory_equals_a_fresh_reading() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        writer = MemoryStore(etcd, LoopClock(), random.Random(2), name="writer")
-        async with followed(etcd) as (store, directory):
-            await put(writer, (keys.topic("t/n/stays"), topic_value()), (keys.topic("t/n/goes"), topic_value()))
-            await directory.wait_topic("t/n/goes")
-            store.memory_backend.disconnect()
-            await writer.commit(Commit(deletes=(Delete(keys.topic("t/n/goes")),)))
-            await put(writer, (keys.topic("t/n/comes"), topic_value(3)))
-            revision = await put(writer, (b"/other", b"x"))
-            await put(writer, (keys.owner(SEGMENT), encode(OwnerRecord(broker="b", address="h:1"))))
-            etcd.compact(revision)
-            etcd.crash()
-            await asyncio.sleep(1.0)
-            assert sorted(directory.topics()) == ["t/n/goes", "t/n/stays"]  # stale, and says nothing else
-            etcd.restart()
-            store.memory_backend.reconnect()
-            await directory.wait_topic("t/n/comes")
-            await directory.wait_owner(SEGMENT)
-            fresh = Directory(writer, LoopClock())
-            await fresh.start()
-            assert sorted(directory.topics()) == sorted(fresh.topics()) == ["t/n/comes", "t/n/stays"]
-            assert dict(directory.owners()) == dict(fresh.owners())
-            await fresh.close()
-        await writer.close()
-
-    run(scenario())
+@virtual_time
+async def test_e1_after_a_cut_a_crash_and_compaction_the_directory_equals_a_fresh_reading() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    writer = MemoryStore(etcd, LoopClock(), random.Random(2), name="writer")
+    async with followed(etcd) as (store, directory):
+        await put(writer, (keys.topic("t/n/stays"), topic_value()), (keys.topic("t/n/goes"), topic_value()))
+        await directory.wait_topic("t/n/goes")
+        store.memory_backend.disconnect()
+        await writer.commit(Commit(deletes=(Delete(keys.topic("t/n/goes")),)))
+        await put(writer, (keys.topic("t/n/comes"), topic_value(3)))
+        revision = await put(writer, (b"/other", b"x"))
+        await put(writer, (keys.owner(SEGMENT), encode(OwnerRecord(broker="b", address="h:1"))))
+        etcd.compact(revision)
+        etcd.crash()
+        await asyncio.sleep(1.0)
+        assert sorted(directory.topics()) == ["t/n/goes", "t/n/stays"]  # stale, and says nothing else
+        etcd.restart()
+        store.memory_backend.reconnect()
+        await directory.wait_topic("t/n/comes")
+        await directory.wait_owner(SEGMENT)
+        fresh = Directory(writer, LoopClock())
+        await fresh.start()
+        assert sorted(directory.topics()) == sorted(fresh.topics()) == ["t/n/comes", "t/n/stays"]
+        assert dict(directory.owners()) == dict(fresh.owners())
+        await fresh.close()
+    await writer.close()
 
 
 class RefusedOnce(MemoryStore):
@@ -221,18 +212,16 @@ class _RefusedWatch:
         pass
 
 
-def test_a_watch_that_ends_in_an_error_is_opened_again() -> None:
-    async def scenario() -> None:
-        store = RefusedOnce(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
-        directory = Directory(store, LoopClock())
-        await directory.start()
-        await put(store, (keys.topic(TOPIC), topic_value()))
-        await directory.wait_topic(TOPIC)
-        assert store.refused
-        await directory.close()
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_a_watch_that_ends_in_an_error_is_opened_again() -> None:
+    store = RefusedOnce(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
+    directory = Directory(store, LoopClock())
+    await directory.start()
+    await put(store, (keys.topic(TOPIC), topic_value()))
+    await directory.wait_topic(TOPIC)
+    assert store.refused
+    await directory.close()
+    await store.close()
 
 
 def test_listeners_hear_each_change_and_one_that_fails_harms_no_other() -> None:
@@ -258,41 +247,35 @@ def test_listeners_hear_each_change_and_one_that_fails_harms_no_other() -> None:
     assert too_late == []
 
 
-def test_an_unreadable_record_hides_no_other() -> None:
-    async def scenario() -> None:
-        async with followed(MemoryEtcd(LoopClock())) as (store, directory):
-            await put(
-                store,
-                (keys.topic("t/n/bad"), b'{"v":9}'),
-                (keys.topic("not-a-topic"), b"x"),
-                (keys.topic(TOPIC), topic_value()),
-            )
-            await directory.wait_topic(TOPIC)
-            assert list(directory.topics()) == [TOPIC]
-            with pytest.raises(DataCorrupt, match="t/n/bad"):
-                directory.topic("t/n/bad")
-
-    run(scenario())
+@virtual_time
+async def test_an_unreadable_record_hides_no_other() -> None:
+    async with followed(MemoryEtcd(LoopClock())) as (store, directory):
+        await put(
+            store,
+            (keys.topic("t/n/bad"), b'{"v":9}'),
+            (keys.topic("not-a-topic"), b"x"),
+            (keys.topic(TOPIC), topic_value()),
+        )
+        await directory.wait_topic(TOPIC)
+        assert list(directory.topics()) == [TOPIC]
+        with pytest.raises(DataCorrupt, match="t/n/bad"):
+            directory.topic("t/n/bad")
 
 
-def test_waiting_says_what_was_waited_for() -> None:
-    async def scenario() -> None:
-        async with followed(MemoryEtcd(LoopClock())) as (_, directory):
-            with pytest.raises(Timeout, match=f"an owner of {SEGMENT}"):
-                await directory.wait_owner(SEGMENT, timeout_s=3.0)
-            with pytest.raises(InvalidArgument, match="does not follow"):
-                await directory.wait_revision(1, prefix=b"/txn/")
-
-    run(scenario())
+@virtual_time
+async def test_waiting_says_what_was_waited_for() -> None:
+    async with followed(MemoryEtcd(LoopClock())) as (_, directory):
+        with pytest.raises(Timeout, match=f"an owner of {SEGMENT}"):
+            await directory.wait_owner(SEGMENT, timeout_s=3.0)
+        with pytest.raises(InvalidArgument, match="does not follow"):
+            await directory.wait_revision(1, prefix=b"/txn/")
 
 
-def test_starting_without_a_store_ends_in_time() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        etcd.crash()
-        store = MemoryStore(etcd, LoopClock(), random.Random(1))
-        with pytest.raises(Timeout, match="first reading"):
-            await Directory(store, LoopClock()).start(timeout_s=5.0)
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_starting_without_a_store_ends_in_time() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    etcd.crash()
+    store = MemoryStore(etcd, LoopClock(), random.Random(1))
+    with pytest.raises(Timeout, match="first reading"):
+        await Directory(store, LoopClock()).start(timeout_s=5.0)
+    await store.close()

@@ -15,7 +15,8 @@ from segments.layout.topology import create_record
 from simulation.world.loop import SimLoop
 from simulation.world.sim_transport import Network, SimTransport
 from tests.segments.controlling import SETTINGS, TOPIC, Process, assignment_of, joining, leaving, names_of
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import OwnerRecord, RegistrationRecord, encode
@@ -42,9 +43,7 @@ class Client:
 
     async def wait_push(self, condition: Callable[[pb.Command], bool]) -> pb.Command:
         """The newest push once it meets `condition`; at most a minute of virtual time."""
-        async with asyncio.timeout(60.0):
-            while not self.pushed or not condition(self.pushed[-1]):
-                await asyncio.sleep(0.01)
+        await until(lambda: not (not self.pushed or not condition(self.pushed[-1])), within_s=60.0)
         return self.pushed[-1]
 
 
@@ -101,104 +100,96 @@ async def serving(etcd: MemoryEtcd, name: str = "a") -> AsyncIterator[Served]:
         await process.close()
 
 
-def test_a_layout_is_answered_then_pushed_with_its_owners() -> None:
-    async def scenario() -> None:
-        async with serving(MemoryEtcd(LoopClock())) as served:
-            store = served.process.store
-            await served.process.controller.wait_leading(timeout_s=5.0)
-            client = await served.client()
-            denied = (await client.call(WATCH_LAYOUT)).layout
-            assert (denied.topic, denied.exists) == (str(TOPIC), False)
-            assert (await client.call(CREATE)).WhichOneof("body") == "ok"
-            layout = (await client.wait_push(lambda p: p.layout.exists)).layout
-            assert [(s.path, s.state, s.owner) for s in layout.segments] == [
-                (f"{TOPIC.path}/0000-7fff-0", "ACTIVE", ""),
-                (f"{TOPIC.path}/8000-ffff-1", "ACTIVE", ""),
-            ]
-            assert layout.revision > denied.revision
-            created = await store.get(keys.topic(TOPIC.path))
-            assert created is not None
-            assert layout.topic_revision == created.mod_revision > denied.topic_revision
-            assert not layout.HasField("lost_segment_id")
-            owner = encode(OwnerRecord(broker="b1", address="h:1"))
-            key = keys.owner(f"{TOPIC.path}/8000-ffff-1")
-            await store.commit(Commit(puts=(Put(key, owner),)))
-            owned = (await client.wait_push(lambda p: p.layout.segments[1].owner == "b1")).layout
-            assert owned.segments[1].owner_address == "h:1"
-            await store.commit(Commit(deletes=(Delete(key),)))
-            again = (await client.wait_push(lambda p: p.layout.segments[1].owner == "")).layout
-            assert again.revision > owned.revision > layout.revision
-            assert again.topic_revision == owned.topic_revision == layout.topic_revision
-            await store.commit(Commit(deletes=(Delete(keys.topic(TOPIC.path)),)))
-            later = create_record(1, policies={}, created_ms=0, first_segment_id=2)
-            await store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), encode(later)),)))
-            made_again = (await client.wait_push(lambda p: len(p.layout.segments) == 1)).layout
-            assert made_again.topic_revision > layout.topic_revision
-            assert made_again.lost_segment_id == 1, "a reader that goes on from before has to hear of it"
-
-    run(scenario())
+@virtual_time
+async def test_a_layout_is_answered_then_pushed_with_its_owners() -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        store = served.process.store
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        client = await served.client()
+        denied = (await client.call(WATCH_LAYOUT)).layout
+        assert (denied.topic, denied.exists) == (str(TOPIC), False)
+        assert (await client.call(CREATE)).WhichOneof("body") == "ok"
+        layout = (await client.wait_push(lambda p: p.layout.exists)).layout
+        assert [(s.path, s.state, s.owner) for s in layout.segments] == [
+            (f"{TOPIC.path}/0000-7fff-0", "ACTIVE", ""),
+            (f"{TOPIC.path}/8000-ffff-1", "ACTIVE", ""),
+        ]
+        assert layout.revision > denied.revision
+        created = await store.get(keys.topic(TOPIC.path))
+        assert created is not None
+        assert layout.topic_revision == created.mod_revision > denied.topic_revision
+        assert not layout.HasField("lost_segment_id")
+        owner = encode(OwnerRecord(broker="b1", address="h:1"))
+        key = keys.owner(f"{TOPIC.path}/8000-ffff-1")
+        await store.commit(Commit(puts=(Put(key, owner),)))
+        owned = (await client.wait_push(lambda p: p.layout.segments[1].owner == "b1")).layout
+        assert owned.segments[1].owner_address == "h:1"
+        await store.commit(Commit(deletes=(Delete(key),)))
+        again = (await client.wait_push(lambda p: p.layout.segments[1].owner == "")).layout
+        assert again.revision > owned.revision > layout.revision
+        assert again.topic_revision == owned.topic_revision == layout.topic_revision
+        await store.commit(Commit(deletes=(Delete(keys.topic(TOPIC.path)),)))
+        later = create_record(1, policies={}, created_ms=0, first_segment_id=2)
+        await store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), encode(later)),)))
+        made_again = (await client.wait_push(lambda p: len(p.layout.segments) == 1)).layout
+        assert made_again.topic_revision > layout.topic_revision
+        assert made_again.lost_segment_id == 1, "a reader that goes on from before has to hear of it"
 
 
-def test_a_topic_just_created_is_never_denied_by_a_process_that_lags() -> None:
-    async def scenario() -> None:
-        async with serving(MemoryEtcd(LoopClock())) as served:
-            await served.process.controller.wait_leading(timeout_s=5.0)
-            served.process.directory_fates.watch_lag_s = 30.0
-            client = await served.client()
-            await client.call(CREATE)
-            assert (await client.call(WATCH_LAYOUT)).layout.exists
-            names = (await client.call(pb.Command(list_topics=pb.ListTopics()))).names
-            assert list(names.names) == [str(TOPIC)]
-
-    run(scenario())
+@virtual_time
+async def test_a_topic_just_created_is_never_denied_by_a_process_that_lags() -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        served.process.directory_fates.watch_lag_s = 30.0
+        client = await served.client()
+        await client.call(CREATE)
+        assert (await client.call(WATCH_LAYOUT)).layout.exists
+        names = (await client.call(pb.Command(list_topics=pb.ListTopics()))).names
+        assert list(names.names) == [str(TOPIC)]
 
 
-def test_changes_that_come_together_leave_as_one_push() -> None:
-    async def scenario() -> None:
-        async with serving(MemoryEtcd(LoopClock())) as served:
-            await served.process.controller.wait_leading(timeout_s=5.0)
-            client, bystander = await served.client(), await served.client()
-            await client.call(pb.Command(create_topic=pb.CreateTopic(topic=str(TOPIC), segments=64)))
-            layout = (await client.call(WATCH_LAYOUT)).layout
-            await asyncio.sleep(1.0)
-            client.pushed.clear()
-            owner = encode(OwnerRecord(broker="b1", address="h:1"))
-            await asyncio.gather(
-                *(
-                    served.process.store.commit(Commit(puts=(Put(keys.owner(segment.path), owner),)))
-                    for segment in layout.segments
-                )
+@virtual_time
+async def test_changes_that_come_together_leave_as_one_push() -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        client, bystander = await served.client(), await served.client()
+        await client.call(pb.Command(create_topic=pb.CreateTopic(topic=str(TOPIC), segments=64)))
+        layout = (await client.call(WATCH_LAYOUT)).layout
+        await asyncio.sleep(1.0)
+        client.pushed.clear()
+        owner = encode(OwnerRecord(broker="b1", address="h:1"))
+        await asyncio.gather(
+            *(
+                served.process.store.commit(Commit(puts=(Put(keys.owner(segment.path), owner),)))
+                for segment in layout.segments
             )
-            await client.wait_push(lambda p: all(segment.owner == "b1" for segment in p.layout.segments))
-            assert len(client.pushed) <= 3
-            assert bystander.pushed == []
+        )
+        await client.wait_push(lambda p: all(segment.owner == "b1" for segment in p.layout.segments))
+        assert len(client.pushed) <= 3
+        assert bystander.pushed == []
 
-    run(scenario())
 
-
-def test_the_cluster_is_answered_then_pushed() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        async with serving(etcd) as served:
-            await served.process.controller.wait_leading(timeout_s=5.0)
-            await served.process.directory.wait_leader("controller")
-            client = await served.client()
-            first = (await client.call(WATCH_CLUSTER)).cluster
-            assert (first.controller_address, len(first.brokers), len(first.coordinators)) == ("a:1", 0, 0)
-            puts = [
-                Put(keys.broker("b2"), encode(RegistrationRecord(id="b2", address="h:2"))),
-                Put(keys.broker("b1"), encode(RegistrationRecord(id="b1", address="h:1"))),
-                Put(keys.tc(1), encode(RegistrationRecord(id="c", address="h:3"))),
-            ]
-            await served.process.store.commit(Commit(puts=tuple(puts)))
-            cluster = (await client.wait_push(lambda p: len(p.cluster.brokers) == 2 and p.cluster.coordinators)).cluster
-            assert [(b.id, b.address) for b in cluster.brokers] == [("b1", "h:1"), ("b2", "h:2")]
-            assert [(c.tc_id, c.address) for c in cluster.coordinators] == [(1, "h:3")]
-            assert cluster.revision > first.revision
-            await served.process.controller.close()
-            await client.wait_push(lambda p: p.cluster.controller_address == "")
-
-    run(scenario())
+@virtual_time
+async def test_the_cluster_is_answered_then_pushed() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    async with serving(etcd) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        await served.process.directory.wait_leader("controller")
+        client = await served.client()
+        first = (await client.call(WATCH_CLUSTER)).cluster
+        assert (first.controller_address, len(first.brokers), len(first.coordinators)) == ("a:1", 0, 0)
+        puts = [
+            Put(keys.broker("b2"), encode(RegistrationRecord(id="b2", address="h:2"))),
+            Put(keys.broker("b1"), encode(RegistrationRecord(id="b1", address="h:1"))),
+            Put(keys.tc(1), encode(RegistrationRecord(id="c", address="h:3"))),
+        ]
+        await served.process.store.commit(Commit(puts=tuple(puts)))
+        cluster = (await client.wait_push(lambda p: len(p.cluster.brokers) == 2 and p.cluster.coordinators)).cluster
+        assert [(b.id, b.address) for b in cluster.brokers] == [("b1", "h:1"), ("b2", "h:2")]
+        assert [(c.tc_id, c.address) for c in cluster.coordinators] == [(1, "h:3")]
+        assert cluster.revision > first.revision
+        await served.process.controller.close()
+        await client.wait_push(lambda p: p.cluster.controller_address == "")
 
 
 @pytest.mark.parametrize(
@@ -210,17 +201,15 @@ def test_the_cluster_is_answered_then_pushed() -> None:
         ("t3/", []),
     ],
 )
-def test_topics_are_listed_by_whole_parts_of_their_names(prefix: str, expected: list[str]) -> None:
-    async def scenario() -> None:
-        async with serving(MemoryEtcd(LoopClock(), pages_divided_by=TOPICS_AT_ONCE // 2)) as served:
-            await served.process.controller.wait_leading(timeout_s=5.0)
-            client = await served.client()
-            for name in ("t1/n1/b", "t1/n1/a", "t1/n10/a", "t2/n1/a"):
-                await client.call(pb.Command(create_topic=pb.CreateTopic(topic=f"topic://{name}", segments=1)))
-            answer = await client.call(pb.Command(list_topics=pb.ListTopics(prefix=prefix)))
-            assert list(answer.names.names) == expected
-
-    run(scenario())
+@virtual_time
+async def test_topics_are_listed_by_whole_parts_of_their_names(prefix: str, expected: list[str]) -> None:
+    async with serving(MemoryEtcd(LoopClock(), pages_divided_by=TOPICS_AT_ONCE // 2)) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        client = await served.client()
+        for name in ("t1/n1/b", "t1/n1/a", "t1/n10/a", "t2/n1/a"):
+            await client.call(pb.Command(create_topic=pb.CreateTopic(topic=f"topic://{name}", segments=1)))
+        answer = await client.call(pb.Command(list_topics=pb.ListTopics(prefix=prefix)))
+        assert list(answer.names.names) == expected
 
 
 @pytest.mark.parametrize(
@@ -234,110 +223,100 @@ def test_topics_are_listed_by_whole_parts_of_their_names(prefix: str, expected: 
         (pb.Command(create_topic=pb.CreateTopic(topic=str(TOPIC), segments=3)), TopicExists, "another shape"),
     ],
 )
-def test_what_is_malformed_or_in_the_way_is_said(command: pb.Command, error: type[TxnError], complaint: str) -> None:
-    async def scenario() -> None:
-        async with serving(MemoryEtcd(LoopClock())) as served:
-            await served.process.controller.wait_leading(timeout_s=5.0)
-            client = await served.client()
-            await client.call(CREATE)
-            with pytest.raises(error, match=complaint):
+@virtual_time
+async def test_what_is_malformed_or_in_the_way_is_said(
+    command: pb.Command, error: type[TxnError], complaint: str
+) -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        client = await served.client()
+        await client.call(CREATE)
+        with pytest.raises(error, match=complaint):
+            await client.call(command)
+        assert (await client.call(pb.Command(ping=pb.Ping()))).WhichOneof("body") == "ok"
+
+
+@virtual_time
+async def test_a_peer_that_does_not_read_gets_the_newest_layout_once_it_does() -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        client = await served.client()
+        await client.call(CREATE)
+        path = (await client.call(WATCH_LAYOUT)).layout.segments[0].path
+        [peer] = served.layout._topics_of
+        await asyncio.sleep(1.0)
+        client.pushed.clear()
+        served.network.cut("server", "client")
+        for _ in range(4):
+            peer.push(pb.Command(names=pb.Names(names=["x" * 1024] * 2048)))  # 2 MiB each
+        for index in range(50):
+            owner = encode(OwnerRecord(broker=f"b{index}", address="h:1"))
+            await served.process.store.commit(Commit(puts=(Put(keys.owner(path), owner),)))
+            await asyncio.sleep(0.02)
+        served.network.heal()
+        await client.wait_push(lambda p: p.WhichOneof("body") == "layout" and p.layout.segments[0].owner == "b49")
+        assert len(client.pushed) <= 4 + 3
+
+
+@virtual_time
+async def test_a_consumer_joins_is_told_and_is_given_up_when_its_connection_ends() -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        one, two = await served.client(), await served.client()
+        await one.call(CREATE)
+        first = (await one.call(pb.Command(join_subscription=joining("w1")))).assignment
+        assert len(first.segments) == 2
+        second = (await two.call(pb.Command(join_subscription=joining("w2")))).assignment
+        told = (await one.wait_push(lambda p: p.assignment.epoch == second.epoch)).assignment
+        assert sorted([*told.segments, *second.segments]) == sorted(first.segments)
+        await two.caller.close()
+        alone = (await one.wait_push(lambda p: len(p.assignment.segments) == 2)).assignment
+        assert alone.epoch == second.epoch + 1
+        await one.call(pb.Command(leave_subscription=leaving("w1")))
+        assert names_of(await assignment_of(served.process.store)) == []
+
+
+@virtual_time
+async def test_a_process_that_is_not_the_controller_says_who_is() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    elected = await Process(etcd, "elected").start()
+    await elected.controller.wait_leading(timeout_s=5.0)
+    async with serving(etcd) as served:
+        client = await served.client()
+        for command in (
+            CREATE,
+            pb.Command(join_subscription=joining("w")),
+            pb.Command(leave_subscription=leaving("w")),
+        ):
+            with pytest.raises(NotOwner, match="the controller is at elected:1"):
                 await client.call(command)
-            assert (await client.call(pb.Command(ping=pb.Ping()))).WhichOneof("body") == "ok"
-
-    run(scenario())
+    await elected.close()
 
 
-def test_a_peer_that_does_not_read_gets_the_newest_layout_once_it_does() -> None:
-    async def scenario() -> None:
-        async with serving(MemoryEtcd(LoopClock())) as served:
-            await served.process.controller.wait_leading(timeout_s=5.0)
-            client = await served.client()
-            await client.call(CREATE)
-            path = (await client.call(WATCH_LAYOUT)).layout.segments[0].path
-            [peer] = served.layout._topics_of
-            await asyncio.sleep(1.0)
-            client.pushed.clear()
-            served.network.cut("server", "client")
-            for _ in range(4):
-                peer.push(pb.Command(names=pb.Names(names=["x" * 1024] * 2048)))  # 2 MiB each
-            for index in range(50):
-                owner = encode(OwnerRecord(broker=f"b{index}", address="h:1"))
-                await served.process.store.commit(Commit(puts=(Put(keys.owner(path), owner),)))
-                await asyncio.sleep(0.02)
-            served.network.heal()
-            await client.wait_push(lambda p: p.WhichOneof("body") == "layout" and p.layout.segments[0].owner == "b49")
-            assert len(client.pushed) <= 4 + 3
-
-    run(scenario())
+@virtual_time
+async def test_a_server_that_has_not_heard_the_store_for_a_lease_says_that_its_view_is_stale() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    async with serving(etcd) as served:
+        client = await served.client()
+        assert not (await client.call(WATCH_CLUSTER)).cluster.stale
+        etcd.pause()
+        await client.wait_push(lambda push: push.cluster.stale)
+        late = await served.client()
+        assert (await late.call(WATCH_CLUSTER)).cluster.stale
+        etcd.resume()
+        await client.wait_push(lambda push: push.HasField("cluster") and not push.cluster.stale)
+        assert not (await late.call(WATCH_CLUSTER)).cluster.stale
 
 
-def test_a_consumer_joins_is_told_and_is_given_up_when_its_connection_ends() -> None:
-    async def scenario() -> None:
-        async with serving(MemoryEtcd(LoopClock())) as served:
-            await served.process.controller.wait_leading(timeout_s=5.0)
-            one, two = await served.client(), await served.client()
-            await one.call(CREATE)
-            first = (await one.call(pb.Command(join_subscription=joining("w1")))).assignment
-            assert len(first.segments) == 2
-            second = (await two.call(pb.Command(join_subscription=joining("w2")))).assignment
-            told = (await one.wait_push(lambda p: p.assignment.epoch == second.epoch)).assignment
-            assert sorted([*told.segments, *second.segments]) == sorted(first.segments)
-            await two.caller.close()
-            alone = (await one.wait_push(lambda p: len(p.assignment.segments) == 2)).assignment
-            assert alone.epoch == second.epoch + 1
-            await one.call(pb.Command(leave_subscription=leaving("w1")))
-            assert names_of(await assignment_of(served.process.store)) == []
-
-    run(scenario())
-
-
-def test_a_process_that_is_not_the_controller_says_who_is() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        elected = await Process(etcd, "elected").start()
-        await elected.controller.wait_leading(timeout_s=5.0)
-        async with serving(etcd) as served:
-            client = await served.client()
-            for command in (
-                CREATE,
-                pb.Command(join_subscription=joining("w")),
-                pb.Command(leave_subscription=leaving("w")),
-            ):
-                with pytest.raises(NotOwner, match="the controller is at elected:1"):
-                    await client.call(command)
-        await elected.close()
-
-    run(scenario())
-
-
-def test_a_server_that_has_not_heard_the_store_for_a_lease_says_that_its_view_is_stale() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        async with serving(etcd) as served:
-            client = await served.client()
-            assert not (await client.call(WATCH_CLUSTER)).cluster.stale
+@virtual_time
+async def test_a_store_that_is_slow_for_less_than_a_lease_makes_nothing_stale() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    async with serving(etcd) as served:
+        client = await served.client()
+        await client.call(WATCH_CLUSTER)
+        for _ in range(5):
             etcd.pause()
-            await client.wait_push(lambda push: push.cluster.stale)
-            late = await served.client()
-            assert (await late.call(WATCH_CLUSTER)).cluster.stale
+            await asyncio.sleep(SETTINGS.lease_ttl_s / 2)
             etcd.resume()
-            await client.wait_push(lambda push: push.HasField("cluster") and not push.cluster.stale)
-            assert not (await late.call(WATCH_CLUSTER)).cluster.stale
-
-    run(scenario())
-
-
-def test_a_store_that_is_slow_for_less_than_a_lease_makes_nothing_stale() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        async with serving(etcd) as served:
-            client = await served.client()
-            await client.call(WATCH_CLUSTER)
-            for _ in range(5):
-                etcd.pause()
-                await asyncio.sleep(SETTINGS.lease_ttl_s / 2)
-                etcd.resume()
-                await asyncio.sleep(SETTINGS.lease_ttl_s / 2)
-            assert not any(push.cluster.stale for push in client.pushed)
-
-    run(scenario())
+            await asyncio.sleep(SETTINGS.lease_ttl_s / 2)
+        assert not any(push.cluster.stale for push in client.pushed)

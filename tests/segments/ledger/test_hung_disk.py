@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from segments.ledger import file_ledger
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
+from tests.waiting import until
 from txnwire.errors import TxnError
 
 LONG_S = 30.0
@@ -64,16 +65,16 @@ async def test_l5_a_broker_whose_disk_hangs_closes_in_time_and_its_successor_has
     await producer.send("acked")
     disk.hang()
     sending = asyncio.ensure_future(producer.send("hangs"))
-    await eventually(lambda: disk.waiting)
+    await until(lambda: disk.waiting)
     async with asyncio.timeout(LONG_S / 2):
         await (node.close() if graceful else node.crash())
         with pytest.raises(TxnError):
             await sending
     assert disk.waiting
     disk.go_on()
-    await eventually(lambda: not disk.waiting)
+    await until(lambda: not disk.waiting)
     successor = await memory_cluster.start()
     reading = await memory_cluster.connect(successor)
     reader = await reading.reader(segment)
-    await eventually(lambda: reader.values)
+    await until(lambda: reader.values)
     assert reader.values[0] == "acked"

@@ -12,8 +12,9 @@ from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.erasing import anything_left, erase_segment, erase_subscription, find_topic
 from segments.log.ledgers import SegmentLog
 from segments.log.settings import BrokerSettings
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -214,20 +215,20 @@ async def test_s8_a_broker_that_dies_while_it_erases_is_followed(
     await producer.send("behind")
     steps.left = steps.taken + stop_behind
     await mark(cluster)
-    await eventually(lambda: producer.closed and reader.closed and consumer.closed)
+    await until(lambda: producer.closed and reader.closed and consumer.closed)
     for closed in (producer.closed, reader.closed, consumer.closed):
         assert isinstance(closed, TopicNotFound)
     with pytest.raises(TopicNotFound):
         await client.reader(segment)
-    await eventually(
+    await until(
         lambda: steps.taken > steps.left or memory_etcd.mvcc.get(keys.ledger(segment), 0) is None,
         what="it has come to where it dies, or to the end",
     )
     await node.crash()
     steps.left = 1 << 30
     await cluster.start()
-    await eventually(lambda: memory_etcd.mvcc.get(keys.ledger(segment), 0) is None, what="erased by the next one")
-    await eventually(lambda: memory_etcd.mvcc.get(keys.owner(segment), 0) is None)
+    await until(lambda: memory_etcd.mvcc.get(keys.ledger(segment), 0) is None, what="erased by the next one")
+    await until(lambda: memory_etcd.mvcc.get(keys.owner(segment), 0) is None)
     assert [key for key in await names(memory_store, segment) if "/cursor/" not in key] == []
     assert files(tmp_path, segment) == []
     await cluster.commit(txn)
@@ -249,8 +250,8 @@ async def test_a_segment_is_erased_under_an_epoch_of_its_own(
     served_with = node.broker.segments[segment].epoch
     with capture_logs() as logs:
         await mark(cluster)
-        await eventually(lambda: memory_etcd.mvcc.get(keys.ledger(segment), 0) is None)
-        await eventually(lambda: any(log["event"] == "segment_erased" for log in logs))
+        await until(lambda: memory_etcd.mvcc.get(keys.ledger(segment), 0) is None)
+        await until(lambda: any(log["event"] == "segment_erased" for log in logs))
     [erased] = [log for log in logs if log["event"] == "segment_erased"]
     assert erased["epoch"] > served_with
     await cluster.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +16,11 @@ from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.housekeeping import Housekeeping
 from segments.log.retention import Retention
 from segments.log.settings import BrokerSettings
-from tests.segments.brokering import TOPIC, Client, Cluster, eventually
+from tests.segments.brokering import TOPIC, Client, Cluster
 from tests.segments.changing import controlling
 from tests.segments.owner.test_sealing import begin
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -66,24 +66,10 @@ def files(cluster: Cluster, segment: str, suffix: str = "ledger") -> list[int]:
     return sorted(int(path.stem) for path in (cluster.data_dir / "ledgers" / segment).glob(f"*.{suffix}"))
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    """As `eventually`, of a coroutine function."""
-    for _ in range(500):
-        if await condition():
-            return
-        await settle()
-    raise AssertionError(f"did not come about: {what}")
-
-
 async def settle(turns: int = 3) -> None:
     """Let a few rounds of housekeeping pass."""
-    seen: list[None] = []
-
-    def waited() -> bool:
-        seen.append(None)
-        return len(seen) > turns
-
-    await eventually(waited)
+    for _ in range(turns):
+        await asyncio.sleep(0.002)
 
 
 async def write(cluster: Cluster, client: Client, segment: str, rounds: int) -> None:
@@ -105,7 +91,7 @@ def expected(rounds: int) -> list[str]:
 async def read_to_sentinel(client: Client, segment: str, name: str) -> list[str]:
     reader = await client.reader(segment)
     await (await client.producer(segment, name)).send(f"sentinel {name}")
-    await eventually(lambda: f"sentinel {name}" in reader.values, what="the sentinel")
+    await until(lambda: f"sentinel {name}" in reader.values, what="the sentinel")
     return [value for value in reader.values if not value.startswith("sentinel")]
 
 
@@ -121,7 +107,7 @@ async def test_r3_aborted_records_leave_etcd_for_sidecars_and_are_aborted_all_th
     async def moved() -> bool:
         return await aborted_in_store(cluster, segment) == 0
 
-    await until(moved, "every aborted record in a sidecar")
+    await until(moved, what="every aborted record in a sidecar")
     assert files(cluster, segment, "sidecar")
     listed = {info.ledger_id: info.aborted for info in (await ledger_list(cluster, segment)).ledgers}
     assert [ledger_id for ledger_id, aborted in listed.items() if aborted] == files(cluster, segment, "sidecar")
@@ -189,7 +175,7 @@ async def test_no_sidecar_beside_a_ledger_that_is_not_decided(memory_cluster: Cl
         await served.keep(Retention())
         return await aborted_in_store(cluster, segment) == 0
 
-    await until(moved, "both records in the sidecar")
+    await until(moved, what="both records in the sidecar")
     assert len(files(cluster, segment, "sidecar")) == 1
     await node.crash()
     again = await cluster.connect(await cluster.start(settings=QUIET))
@@ -210,7 +196,7 @@ async def test_a_sidecar_that_is_listed_and_missing_or_damaged_is_corruption(
     async def moved() -> bool:
         return await aborted_in_store(cluster, segment) == 0
 
-    await until(moved, "the aborted record in a sidecar")
+    await until(moved, what="the aborted record in a sidecar")
     await node.crash()
     [path] = (cluster.data_dir / "ledgers" / segment).glob("*.sidecar")
     if damage == "gone":
@@ -232,7 +218,7 @@ async def test_many_aborts_close_the_open_ledger_early(memory_cluster: Cluster) 
     async def bounded() -> bool:
         return await aborted_in_store(cluster, segment) <= 5
 
-    await until(bounded, "few aborted records in etcd")
+    await until(bounded, what="few aborted records in etcd")
     assert len((await ledger_list(cluster, segment)).ledgers) > 1
     assert await read_to_sentinel(client, segment, "s") == expected(8)
 
@@ -244,9 +230,9 @@ async def test_time_trims_what_is_closed_and_readers_go_on_behind(memory_cluster
     client = await cluster.connect(node)
     await write(cluster, client, segment, 3)
     slow = await client.reader(segment, permits=1)
-    await eventually(lambda: len(slow.all) == 1)
+    await until(lambda: len(slow.all) == 1)
     await set_policies(cluster, retention_ms=1)
-    await eventually(
+    await until(
         lambda: (
             len(files(cluster, segment)) == 1
             and files(cluster, segment, "footer") == files(cluster, segment)
@@ -256,12 +242,12 @@ async def test_time_trims_what_is_closed_and_readers_go_on_behind(memory_cluster
     )
     assert await aborted_in_store(cluster, segment) == 0
     served = node.broker.segments[segment]
-    await eventually(lambda: served.statistics().keeping.trimmed_ledgers == 9)
+    await until(lambda: served.statistics().keeping.trimmed_ledgers == 9)
     await set_policies(cluster)
     producer = await client.producer(segment, "after")
     kept = await producer.send("after")
     slow.flow(100)
-    await eventually(lambda: slow.values[-1] == "after", what="the reader jumps to the first that is kept")
+    await until(lambda: slow.values[-1] == "after", what="the reader jumps to the first that is kept")
     assert slow.values == [slow.values[0], "after"]
     statistics = served.statistics()
     assert statistics.keeping.skipped_entries > 0
@@ -285,7 +271,7 @@ async def test_size_keeps_as_much_as_it_says(memory_cluster: Cluster) -> None:
         await producer.send(f"{number}" * 500)
     size = next(info.bytes for info in (await ledger_list(cluster, segment)).ledgers if info.bytes)
     await set_policies(cluster, retention_bytes=4 * size)
-    await eventually(lambda: len(files(cluster, segment)) == 5, what="four full ledgers and the open one")
+    await until(lambda: len(files(cluster, segment)) == 5, what="four full ledgers and the open one")
     assert await read_to_sentinel(client, segment, "s") == [f"{number}" * 500 for number in range(6, 10)]
 
 
@@ -304,20 +290,20 @@ async def test_generations_of_a_range_share_what_is_kept_of_it(memory_cluster: C
     assert len(files(cluster, parent)) >= 6
     async with controlling(cluster) as controller:
         children = await controller.split(parent)
-    await eventually(lambda: all(child in node.broker.segments for child in children))
+    await until(lambda: all(child in node.broker.segments for child in children))
     for child in children:
         below = await client.producer(child)
         for number in range(2):
             await below.send(f"new {number}")
     sealed = node.broker.segments[parent]
-    await eventually(lambda: sealed.ledgers.entries == 2)
+    await until(lambda: sealed.ledgers.entries == 2)
     await settle()
     assert sealed.ledgers.entries == 2
     for child in children:
         below = await client.producer(child, "more")
         for number in range(2):
             await below.send(f"new {number}")
-    await eventually(lambda: sealed.ledgers.entries == 0)
+    await until(lambda: sealed.ledgers.entries == 0)
 
 
 async def test_what_is_left_of_a_share_is_asked_of_those_that_came_after_in_the_range(
@@ -357,7 +343,7 @@ async def test_all_of_a_sealed_segment_is_trimmed_and_its_producers_are_known(
     async with controlling(cluster) as controller:
         await controller.split(parent)
     served = node.broker.segments[parent]
-    await eventually(lambda: served.ledgers.ended and served.buffer.watermark == served.last_confirmed)
+    await until(lambda: served.ledgers.ended and served.buffer.watermark == served.last_confirmed)
     if stop_behind is not None:
         armed.steps.left, armed.steps.silent = armed.steps.taken + stop_behind, silent
     with suppress(TxnError):
@@ -365,9 +351,9 @@ async def test_all_of_a_sealed_segment_is_trimmed_and_its_producers_are_known(
     await node.crash()
     armed.steps = Steps()
     node = await cluster.start()
-    await eventually(lambda: parent in node.broker.segments)
+    await until(lambda: parent in node.broker.segments)
     served = node.broker.segments[parent]
-    await eventually(lambda: served.ledgers.ended)
+    await until(lambda: served.ledgers.ended)
     assert served.last_sequence_id("p", 4) == 2
     await served.keep(Retention(ms=-1))
     assert served.ledgers.entries == 0
@@ -377,10 +363,10 @@ async def test_all_of_a_sealed_segment_is_trimmed_and_its_producers_are_known(
     await served.keep(Retention(ms=-1))
     await node.close()
     node = await cluster.start()
-    await eventually(lambda: parent in node.broker.segments)
+    await until(lambda: parent in node.broker.segments)
     assert node.broker.segments[parent].last_sequence_id("p", 4) == 2
     reader = await (await cluster.connect(node)).reader(parent)
-    await eventually(lambda: reader.ended == "sealed")
+    await until(lambda: reader.ended == "sealed")
     assert reader.values == []
     await cluster.close()
 
@@ -402,12 +388,12 @@ async def test_l7_what_is_sealed_and_may_yet_be_opened_again_keeps_its_footer(me
     await (await (await cluster.connect(node)).producer(parent, "p", 4)).send("stored")
     served = node.broker.segments[parent]
     await served.sealing.seal(await begin(cluster, parent))
-    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    await until(lambda: served.buffer.watermark == served.last_confirmed)
     clock.later_ms = int(QUIET.producer_idle_s * 2000)
     await served.keep(Retention(ms=1))
     await node.crash()
     node = await cluster.start(settings=QUIET)
-    await eventually(lambda: parent in node.broker.segments)
+    await until(lambda: parent in node.broker.segments)
     assert node.broker.segments[parent].last_sequence_id("p", 4) == 0
 
 
@@ -426,14 +412,14 @@ async def test_what_a_subscription_has_not_drained_stays_unless_the_policy_says_
     await set_policies(cluster, retention_ms=1)
     await consumer.ack(*consumer.messages)
     await settle(20)
-    await eventually(lambda: len(files(cluster, segment)) == 7, what="all stay, for whom nobody attached to yet")
+    await until(lambda: len(files(cluster, segment)) == 7, what="all stay, for whom nobody attached to yet")
     await cluster.store.commit(Commit(puts=(Put(keys.subscription(TOPIC.path, "never-attached"), MARKED),)))
-    await eventually(lambda: len(files(cluster, segment)) <= 1, what="drained by all")
+    await until(lambda: len(files(cluster, segment)) <= 1, what="drained by all")
     await write(cluster, client, segment, 1)
     await settle(20)
-    await eventually(lambda: len(files(cluster, segment)) >= 3, what="it has not consumed these")
+    await until(lambda: len(files(cluster, segment)) >= 3, what="it has not consumed these")
     await set_policies(cluster, retention_ms=1, trim_undrained=True)
-    await eventually(lambda: len(files(cluster, segment)) <= 1, what="gone over the subscription's head")
+    await until(lambda: len(files(cluster, segment)) <= 1, what="gone over the subscription's head")
     found = node.broker.segments[segment].statistics().subscriptions
     assert [one.backlog for one in found if one.name == "sub"] == [0], "cursors follow"
 
@@ -452,9 +438,9 @@ async def test_an_open_transaction_holds_what_it_wrote(memory_cluster: Cluster) 
     for number in range(3):
         await producer.send(f"behind-{number}")
     await set_policies(cluster, retention_ms=1)
-    await eventually(lambda: files(cluster, segment)[0] == held.ledger_id, what="what is before it has gone")
+    await until(lambda: files(cluster, segment)[0] == held.ledger_id, what="what is before it has gone")
     await cluster.commit(txn)
-    await eventually(lambda: files(cluster, segment)[0] > held.ledger_id, what="and then what it held")
+    await until(lambda: files(cluster, segment)[0] > held.ledger_id, what="and then what it held")
 
 
 async def test_a_quiet_topic_s_open_ledger_is_closed_by_age(memory_cluster: Cluster) -> None:
@@ -464,7 +450,7 @@ async def test_a_quiet_topic_s_open_ledger_is_closed_by_age(memory_cluster: Clus
     client = await cluster.connect(await cluster.start(settings=settings))
     await set_policies(cluster, retention_ms=4)
     sent = await (await client.producer(segment)).send("last for long")
-    await eventually(lambda: files(cluster, segment) and files(cluster, segment)[0] > sent.ledger_id)
+    await until(lambda: files(cluster, segment) and files(cluster, segment)[0] > sent.ledger_id)
 
 
 async def test_l7_a_resend_is_known_after_everything_before_it_was_trimmed_and_two_crashes(
@@ -479,7 +465,7 @@ async def test_l7_a_resend_is_known_after_everything_before_it_was_trimmed_and_t
     producer = await client.producer(segment, "p", 7)
     sent = await producer.send("once")
     await set_policies(cluster, retention_ms=1)
-    await eventually(lambda: files(cluster, segment) and files(cluster, segment)[0] > sent.ledger_id)
+    await until(lambda: files(cluster, segment) and files(cluster, segment)[0] > sent.ledger_id)
     for _ in range(3):
         await node.crash()
         node = await cluster.start(settings=settings)
@@ -541,7 +527,7 @@ async def test_a_successor_goes_on_behind_any_step(
             and await aborted_in_store(cluster, segment) == 0
         )
 
-    await until(finished, f"what was stopped behind step {stop_behind} is finished")
+    await until(finished, what=f"what was stopped behind step {stop_behind} is finished")
     await cluster.close()
 
 
@@ -566,11 +552,11 @@ async def test_a_read_between_snapshots_says_what_it_has_missed_and_nothing_else
     await slow.wait("1")
     await set_policies(cluster, retention_ms=1)
     served = node.broker.segments[segment]
-    await eventually(lambda: served.ledgers.trimmed_through == places[5], what="all is trimmed")
+    await until(lambda: served.ledgers.trimmed_through == places[5], what="all is trimmed")
     await set_policies(cluster)
     places += [await producer.send(f"{number}") for number in range(6, 8)]
     slow.flow(100)
-    await eventually(lambda: slow.closed is not None)
+    await until(lambda: slow.closed is not None)
     assert "trimmed" in str(slow.closed)
     assert slow.values == ["1"]
     for _ in range(2):
@@ -617,14 +603,14 @@ async def test_s8_a_round_that_is_under_way_as_its_segment_goes_leaves_no_sideca
     await write(cluster, await cluster.connect(node), segment, 1)
     served = node.broker.segments[segment]
     await served.roll()
-    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    await until(lambda: served.buffer.watermark == served.last_confirmed)
     keeping = asyncio.ensure_future(served.keep(Retention()))
-    await eventually(lambda: sum(one.waiting for one in made))
+    await until(lambda: sum(one.waiting for one in made))
     found = await cluster.store.get(keys.topic(TOPIC.path))
     assert found is not None
     marked = msgspec.structs.replace(records.decode(TopicRecord, found.value, key=found.key), deleting_ms=5)
     await cluster.store.commit(Commit(puts=(Put(found.key, records.encode(marked)),)))
-    await eventually(lambda: segment not in node.broker.segments)
+    await until(lambda: segment not in node.broker.segments)
     await settle(40)  # time enough to erase all
     for one in made:
         one.go_on.set()
@@ -634,5 +620,5 @@ async def test_s8_a_round_that_is_under_way_as_its_segment_goes_leaves_no_sideca
     async def erased() -> bool:
         return await cluster.store.get(keys.ledger(segment)) is None
 
-    await until(erased, "it is erased")
+    await until(erased, what="it is erased")
     assert not (cluster.data_dir / "ledgers" / segment).exists()

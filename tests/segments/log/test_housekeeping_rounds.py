@@ -10,7 +10,7 @@ from segments.layout.directory import Directory
 from segments.log.housekeeping import Housekeeper
 from segments.log.retention import Retention
 from segments.log.settings import BrokerSettings
-from tests.segments.virtual_time import run
+from tests.segments.virtual_time import virtual_time
 from txnwire.errors import StoreUnavailable, TxnError
 
 BUSY, QUIET = "public/nyc/flights/0000-7fff-0", "public/nyc/flights/8000-ffff-1"
@@ -37,21 +37,18 @@ class Kept:
         raise AssertionError(error)
 
 
-def test_quiet_segments_and_rounds_that_failed_have_their_turn_however_often_a_busy_one_closes_ledgers() -> None:
+@virtual_time
+async def test_quiet_segments_and_rounds_that_failed_have_their_turn_however_often_a_busy_one_closes_ledgers() -> None:
     """▲ Or one topic with much to store would keep all others of its broker past their retention, until the disk is
     full."""
-
-    async def scenario() -> None:
-        segments = {path: Kept(path) for path in (BUSY, QUIET)}
-        segments[QUIET].fails = 1
-        settings = BrokerSettings(housekeeping_s=30.0)
-        housekeeper = Housekeeper(cast(Directory, NoTopics()), settings, lambda: segments)
-        housekeeper.start()
-        for _ in range(100):
-            await asyncio.sleep(1.0)
-            housekeeper.wake(BUSY)
-        assert segments[BUSY].rounds >= 100
-        assert segments[QUIET].rounds == 3, "one in 30 s"
-        await housekeeper.close(timeout_s=1.0)
-
-    run(scenario())
+    segments = {path: Kept(path) for path in (BUSY, QUIET)}
+    segments[QUIET].fails = 1
+    settings = BrokerSettings(housekeeping_s=30.0)
+    housekeeper = Housekeeper(cast(Directory, NoTopics()), settings, lambda: segments)
+    housekeeper.start()
+    for _ in range(100):
+        await asyncio.sleep(1.0)
+        housekeeper.wake(BUSY)
+    assert segments[BUSY].rounds >= 100
+    assert segments[QUIET].rounds == 3, "one in 30 s"
+    await housekeeper.close(timeout_s=1.0)

@@ -8,8 +8,9 @@ from typing import Any
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed, LedgerWriter, Recovered
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores
+from tests.waiting import until
 from txnstore import keys
 from txnstore.store import Commit
 from txnwire.errors import NotOwner
@@ -39,7 +40,7 @@ async def test_nobody_misses_the_next_ledger_however_long_the_log_rolls(memory_c
     store.hold(_lists_ledgers)
     served = node.broker.segments[segment]
     rolling = asyncio.ensure_future(served.roll())
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     for _ in range(5):
         served.dispatcher.wake()
         await asyncio.sleep(0)
@@ -92,7 +93,7 @@ async def test_a_segment_that_is_handed_over_as_its_log_rolls_is_served_by_the_n
     await producer.send("a")
     served = node.broker.segments[segment]
     rolling = asyncio.ensure_future(served.roll())
-    await eventually(lambda: ledgers.waiting)
+    await until(lambda: ledgers.waiting)
     handing_over = asyncio.ensure_future(served.hand_over(timeout_s=5.0))
     for _ in range(20):
         await asyncio.sleep(0.001)
@@ -134,9 +135,9 @@ async def test_what_every_producer_sent_as_the_log_rolled_is_stored_behind_it(me
     await producers[0].send("before")
     served = node.broker.segments[segment]
     rolling = asyncio.ensure_future(served.roll())
-    await eventually(lambda: ledgers.waiting)
+    await until(lambda: ledgers.waiting)
     sends = [producer.send_nowait("behind") for producer in producers]
-    await eventually(lambda: served.pipeline.inflight == len(sends))
+    await until(lambda: served.pipeline.inflight == len(sends))
     ledgers.go_on.set()
     async with asyncio.timeout(5.0):
         await asyncio.gather(rolling, *sends)

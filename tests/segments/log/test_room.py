@@ -21,9 +21,10 @@ from segments.log.erasing import erase_segment
 from segments.log.retention import Retention
 from segments.log.room import CLOSE_LOOK_S, EXHAUSTED_BYTES, FreeSpace, watermark_of
 from segments.owner.segment import Segment
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
 from tests.segments.log.test_erasing import SEGMENT, furnish, names, own
-from tests.segments.virtual_time import run
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
 from txnstore.memory.memory_store import MemoryStore
 from txnwire.errors import StoreFull
 from txnwire.ids import TxnId
@@ -92,72 +93,63 @@ def test_the_watermark_leaves_a_small_disk_of_use(total: int, watermark: int) ->
     assert watermark_of(GIB, total) == watermark
 
 
-def test_nothing_is_admitted_below_the_watermark_and_all_of_it_again_with_a_quarter_more() -> None:
-    async def scenario() -> None:
-        looked = Looked(free=2 * GIB)
-        room = await watched(looked)
-        steps = [(GIB - 1, False), (GIB, False), (GIB * 5 // 4 - 1, False), (GIB * 5 // 4, True), (GIB, True)]
-        assert admits(room)
-        for free, admitted in steps:
-            looked.found = DiskRoom(free, 100 * GIB)
-            await asyncio.sleep(3.0)
-            assert admits(room) is admitted, free
-        assert room.free_bytes == GIB
-        await room.close()
-
-    run(scenario())
-
-
-def test_what_is_admitted_between_two_looks_counts_and_so_does_what_is_in_flight() -> None:
-    """Or a fast producer would be past the reserve before anybody looks."""
-
-    async def scenario() -> None:
-        looked = Looked(free=GIB + 1000)
-        room = await watched(looked, in_flight=300)
-        room.take(700)
-        assert admits(room)
-        room.take(1)
-        assert not admits(room)
-        await room.close()
-
-    run(scenario())
-
-
-def test_it_is_looked_at_once_where_a_write_has_failed_and_a_disk_that_does_not_answer_changes_nothing() -> None:
-    async def scenario() -> None:
-        looked = Looked(free=90 * GIB)
-        room = await watched(looked)
-        looked.found = DiskRoom(0, 100 * GIB)
-        room.look()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not admits(room)
-        looked.found = LedgerUnreadable("the disk does not answer")
-        before = looked.looks
-        await asyncio.sleep(5.0)
-        assert looked.looks > before
-        assert not admits(room)
-        looked.found = DiskRoom(90 * GIB, 100 * GIB)
+@virtual_time
+async def test_nothing_is_admitted_below_the_watermark_and_all_of_it_again_with_a_quarter_more() -> None:
+    looked = Looked(free=2 * GIB)
+    room = await watched(looked)
+    steps = [(GIB - 1, False), (GIB, False), (GIB * 5 // 4 - 1, False), (GIB * 5 // 4, True), (GIB, True)]
+    assert admits(room)
+    for free, admitted in steps:
+        looked.found = DiskRoom(free, 100 * GIB)
         await asyncio.sleep(3.0)
-        assert admits(room)
-        await room.close()
+        assert admits(room) is admitted, free
+    assert room.free_bytes == GIB
+    await room.close()
 
-    run(scenario())
+
+@virtual_time
+async def test_what_is_admitted_between_two_looks_counts_and_so_does_what_is_in_flight() -> None:
+    """Or a fast producer would be past the reserve before anybody looks."""
+    looked = Looked(free=GIB + 1000)
+    room = await watched(looked, in_flight=300)
+    room.take(700)
+    assert admits(room)
+    room.take(1)
+    assert not admits(room)
+    await room.close()
 
 
-def test_the_reserve_is_kept_while_there_is_room_and_let_alone_while_there_is_none() -> None:
-    async def scenario() -> None:
-        looked = Looked(free=0)
-        room = await watched(looked)
-        await asyncio.sleep(5.0)
-        assert looked.kept == []
-        looked.found = DiskRoom(2 * GIB, 100 * GIB)
-        await asyncio.sleep(2.0)
-        assert looked.kept
-        assert dict.fromkeys(looked.kept) == {GIB // 4: None}
-        await room.close()
+@virtual_time
+async def test_it_is_looked_at_once_where_a_write_has_failed_and_a_disk_that_does_not_answer_changes_nothing() -> None:
+    looked = Looked(free=90 * GIB)
+    room = await watched(looked)
+    looked.found = DiskRoom(0, 100 * GIB)
+    room.look()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not admits(room)
+    looked.found = LedgerUnreadable("the disk does not answer")
+    before = looked.looks
+    await asyncio.sleep(5.0)
+    assert looked.looks > before
+    assert not admits(room)
+    looked.found = DiskRoom(90 * GIB, 100 * GIB)
+    await asyncio.sleep(3.0)
+    assert admits(room)
+    await room.close()
 
-    run(scenario())
+
+@virtual_time
+async def test_the_reserve_is_kept_while_there_is_room_and_let_alone_while_there_is_none() -> None:
+    looked = Looked(free=0)
+    room = await watched(looked)
+    await asyncio.sleep(5.0)
+    assert looked.kept == []
+    looked.found = DiskRoom(2 * GIB, 100 * GIB)
+    await asyncio.sleep(2.0)
+    assert looked.kept
+    assert dict.fromkeys(looked.kept) == {GIB // 4: None}
+    await room.close()
 
 
 # ---- of a broker ----------------------------------------------------------------------------------------------------
@@ -180,7 +172,7 @@ async def test_c12_sends_are_refused_and_what_was_stored_is_read_and_told_again(
     producer = await client.producer(segment)
     stored = await producer.send("stored")
     disk.free = 0
-    await eventually(lambda: node.broker.full_disk() is not None)
+    await until(lambda: node.broker.full_disk() is not None)
     with pytest.raises(StoreFull, match="min_free_bytes"):
         await producer.send("refused")
     again = await producer.send("stored", sequence_id=0, previous=-1)
@@ -188,7 +180,7 @@ async def test_c12_sends_are_refused_and_what_was_stored_is_read_and_told_again(
     reader = await client.reader(segment)
     await reader.wait("stored")
     disk.free = 100 * GIB
-    await eventually(lambda: node.broker.full_disk() is None)
+    await until(lambda: node.broker.full_disk() is None)
     producer = await client.producer(segment)
     await producer.send("taken again")
     await reader.wait("stored", "taken again")
@@ -225,7 +217,7 @@ async def rolled(cluster: Cluster, disk: Disk, ledgers: int) -> tuple[str, Segme
     for number in range(ledgers):
         await producer.send(f"{number}")
         await served.roll()
-    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    await until(lambda: served.buffer.watermark == served.last_confirmed)
     return segment, served
 
 
@@ -266,11 +258,11 @@ async def test_c12_nothing_is_rolled_where_no_room_is_left_for_the_next_ledger(
     await (await (await memory_cluster.connect(node)).producer(segment)).send("x")
     served = node.broker.segments[segment]
     disk.free, disk.no_room_for = 0, (".footer", ".ledger")
-    await eventually(lambda: node.broker.full_disk() is not None)
+    await until(lambda: node.broker.full_disk() is not None)
     await served.keep(ALL)
     assert node.broker.segments[segment] is served
     disk.free, disk.no_room_for = 100 * GIB, ()
-    await eventually(lambda: node.broker.full_disk() is None)
+    await until(lambda: node.broker.full_disk() is None)
     await served.keep(ALL)
     assert [info.ledger_id for info in served.ledgers.record.ledgers] == [2]
 
@@ -357,58 +349,51 @@ def test_c12_a_reserve_takes_no_more_than_it_should_and_nothing_where_it_is_half
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_c12_what_is_too_little_for_the_next_ledger_counts_as_nothing() -> None:
-    async def scenario() -> None:
-        looked = Looked(EXHAUSTED_BYTES)
-        room = await watched(looked)
-        assert not room.exhausted
-        looked.found = DiskRoom(EXHAUSTED_BYTES - 1, 100 * GIB)
-        room.look()
-        await asyncio.sleep(1.0)
-        assert room.exhausted
-        await room.close()
-
-    run(scenario())
+@virtual_time
+async def test_c12_what_is_too_little_for_the_next_ledger_counts_as_nothing() -> None:
+    looked = Looked(EXHAUSTED_BYTES)
+    room = await watched(looked)
+    assert not room.exhausted
+    looked.found = DiskRoom(EXHAUSTED_BYTES - 1, 100 * GIB)
+    room.look()
+    await asyncio.sleep(1.0)
+    assert room.exhausted
+    await room.close()
 
 
 @pytest.mark.parametrize("why", ["a write has failed", "too much was admitted"])
-def test_c12_the_disk_is_looked_at_once_more_for_what_happens_during_a_look(why: str) -> None:
-    async def scenario() -> None:
-        looked = Looked(2 * GIB + 10)
-        room = await watched(looked)
-        answered = asyncio.Event()
-        look = looked.room
+@virtual_time
+async def test_c12_the_disk_is_looked_at_once_more_for_what_happens_during_a_look(why: str) -> None:
+    looked = Looked(2 * GIB + 10)
+    room = await watched(looked)
+    answered = asyncio.Event()
+    look = looked.room
 
-        async def slow() -> DiskRoom:
-            await answered.wait()
-            return await look()
+    async def slow() -> DiskRoom:
+        await answered.wait()
+        return await look()
 
-        looked.room = slow  # type: ignore[method-assign]
+    looked.room = slow  # type: ignore[method-assign]
+    room.look()
+    await asyncio.sleep(0.01)
+    if why == "a write has failed":
         room.look()
-        await asyncio.sleep(0.01)
-        if why == "a write has failed":
-            room.look()
-        else:
-            room.take(GIB + 11)
-        before = looked.looks
-        answered.set()
-        await asyncio.sleep(2 * CLOSE_LOOK_S)
-        assert looked.looks == before + 2
-        await room.close()
-
-    run(scenario())
+    else:
+        room.take(GIB + 11)
+    before = looked.looks
+    answered.set()
+    await asyncio.sleep(2 * CLOSE_LOOK_S)
+    assert looked.looks == before + 2
+    await room.close()
 
 
-def test_c12_sends_are_taken_again_soon_though_the_last_look_was_a_moment_ago() -> None:
+@virtual_time
+async def test_c12_sends_are_taken_again_soon_though_the_last_look_was_a_moment_ago() -> None:
     """It was full by what had been admitted, and is not by what is free."""
-
-    async def scenario() -> None:
-        looked = Looked(3 * GIB)
-        room = await watched(looked)
-        room.take(2 * GIB + 1)
-        assert not admits(room)
-        await asyncio.sleep(2 * CLOSE_LOOK_S)
-        assert admits(room)
-        await room.close()
-
-    run(scenario())
+    looked = Looked(3 * GIB)
+    room = await watched(looked)
+    room.take(2 * GIB + 1)
+    assert not admits(room)
+    await asyncio.sleep(2 * CLOSE_LOOK_S)
+    assert admits(room)
+    await room.close()

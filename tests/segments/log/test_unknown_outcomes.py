@@ -11,7 +11,8 @@ import pytest
 from msgspec import structs
 
 from segments.log.settings import BrokerSettings
-from tests.segments.brokering import TOPIC, Client, Cluster, Node, Producer, eventually
+from tests.segments.brokering import TOPIC, Client, Cluster, Node, Producer
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import Arrival, MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
@@ -73,7 +74,7 @@ async def test_e2_an_op_whose_answer_is_lost_is_neither_lost_nor_doubled(
     await consumer.ack(consumer.messages[0], txn=acking)
     assert len(await cluster.ops(acking)) == 1
     await cluster.abort(acking)
-    await eventually(lambda: consumer.rewinds == 1)
+    await until(lambda: consumer.rewinds == 1)
     await consumer.wait("m")
     await cluster.abort(late)
     faults.script = [fate]
@@ -128,11 +129,11 @@ async def test_p9_nothing_of_a_deleted_subscription_rises_from_the_dead(
     faults.script = [LONG_AFTER]
     txn = await cluster.begin() if in_transaction else None
     await consumer.ack(consumer.messages[0], txn=txn)
-    await eventually(lambda: not faults.script, timeout_s=5)
+    await until(lambda: not faults.script, within_s=5)
     table = node.broker.segments[segment].subscriptions
     if txn is None:
         cursor = next(iter(table)).cursor
-        await eventually(lambda: not cursor.dirty, timeout_s=5)
+        await until(lambda: not cursor.dirty, within_s=5)
     key = await mark_deleting(memory_etcd, memory_store)
     await table.drop("sub")
     await memory_store.commit(Commit(deletes=(Delete(key),)))
@@ -161,7 +162,7 @@ async def test_p9_dropping_goes_on_without_who_asked_for_it(
     memory_etcd.on_arrival = lambda met: landed.append(met) if puts_cursor(met) else None
     faults.script = [Fate(arrive_s=0.4)]
     await consumer.ack(consumer.messages[0])
-    await eventually(lambda: not faults.script, timeout_s=5)
+    await until(lambda: not faults.script, within_s=5)
     await mark_deleting(memory_etcd, memory_store)
     table = node.broker.segments[segment].subscriptions
     asked = asyncio.create_task(table.drop("sub"))
@@ -239,7 +240,7 @@ async def test_e2_under_faults_and_crashes_exactly_the_committed_is_read_and_not
     dice = random.Random(seed)
     for _ in range(4):
         done = sum(len(writer.must) for writer in writers)
-        await eventually(lambda done=done: sum(len(writer.must) for writer in writers) >= done + 40, timeout_s=30)
+        await until(lambda done=done: sum(len(writer.must) for writer in writers) >= done + 40, within_s=30)
         await (nodes[-1].crash() if dice.random() < 0.7 else nodes[-1].close())
         nodes.append(await cluster.start())
     for writer in writers:
@@ -249,7 +250,7 @@ async def test_e2_under_faults_and_crashes_exactly_the_committed_is_read_and_not
 
     reader = await (await connect()).reader(segment)
     expected = [value for writer in writers for value in writer.must]
-    await eventually(lambda: len(reader.values) >= len(expected), timeout_s=20)
+    await until(lambda: len(reader.values) >= len(expected), within_s=20)
     assert sorted(reader.values) == sorted(expected)
     for writer in writers:
         assert [value for value in reader.values if value.startswith(writer.name + "-")] == writer.must

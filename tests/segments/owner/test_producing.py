@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from segments.broker.broker import Broker
-from tests.segments.brokering import Client, Cluster, Producer, eventually
+from tests.segments.brokering import Client, Cluster, Producer
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_ack_op, is_write_op
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import Op, Watermark
 from txnwire.entry import OutgoingMessage, Piece, encode_entry
@@ -53,7 +54,7 @@ async def test_l5_nothing_is_acked_or_read_before_the_sync(gated: Gated) -> None
     producer, reader = await gated.client.producer(gated.segment), await gated.client.reader(gated.segment)
     gated.ledgers.hold()
     waiting = [producer.send_nowait(str(number)) for number in range(5)]
-    await eventually(lambda: gated.ledgers.waiting)
+    await until(lambda: gated.ledgers.waiting)
     await reader.wait()
     assert not any(future.done() for future in waiting)
     gated.ledgers.open()
@@ -76,14 +77,14 @@ async def test_a_decision_that_waited_for_an_op_is_awaited_no_more_whatever_was_
     if in_flight == "write":
         gated.ledgers.hold()
         going = producer.send_nowait("output", txn=txn)
-        await eventually(lambda: gated.ledgers.waiting)
+        await until(lambda: gated.ledgers.waiting)
     else:
         gated.store.hold_answers(is_ack_op)
         going = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
-        await eventually(lambda: any(is_ack_op(commit) for commit in gated.store.applied))
+        await until(lambda: any(is_ack_op(commit) for commit in gated.store.applied))
     await gated.cluster.abort(txn)
     broker = gated.broker
-    await eventually(lambda: broker.statistics().decisions.held == 0)
+    await until(lambda: broker.statistics().decisions.held == 0)
     late = consumer.ack(consumer.messages[0], txn=txn) if in_flight == "write" else producer.send("late", txn=txn)
     with pytest.raises(TxnConflict):
         await late
@@ -102,7 +103,7 @@ async def test_a_failed_sync_fails_what_waits_and_the_segment_is_taken_over_anew
     with pytest.raises(NotOwner):
         await producer.send("not stored")
     gated.ledgers.fail_syncs = False
-    await eventually(lambda: producer.closed)
+    await until(lambda: producer.closed)
     assert isinstance(producer.closed, NotOwner)
     again = await gated.client.producer(gated.segment)
     assert (await gated.broker.segment(gated.segment)).epoch > epoch
@@ -115,10 +116,10 @@ async def test_one_sync_serves_what_has_gathered_and_order_is_kept(gated: Gated)
     reader = await gated.client.reader(gated.segment)
     gated.ledgers.hold()
     waiting = [producer.send_nowait(f"{producer.name}-{n}") for n in range(25) for producer in producers]
-    await eventually(lambda: gated.ledgers.waiting)
+    await until(lambda: gated.ledgers.waiting)
     gated.ledgers.open()
     await asyncio.gather(*waiting)
-    await eventually(lambda: len(reader.values) == 100)
+    await until(lambda: len(reader.values) == 100)
     for producer in producers:
         assert [value for value in reader.values if value.startswith(producer.name)] == [
             f"{producer.name}-{n}" for n in range(25)
@@ -131,7 +132,7 @@ async def test_what_is_recorded_and_not_stored_yet_has_nothing_behind_it(gated: 
     gated.ledgers.hold()
     waiting = [producer.send_nowait("plain"), producer.send_nowait("op", txn=txn)]
     segment = await gated.broker.segment(gated.segment)
-    await eventually(lambda: segment.statistics().pinning)
+    await until(lambda: segment.statistics().pinning)
     assert segment.statistics().entries_behind == (0,)
     gated.ledgers.open()
     await asyncio.gather(*waiting)
@@ -156,10 +157,10 @@ async def test_the_first_op_carries_the_index_key_and_the_others_wait_for_it(gat
     txn = await gated.cluster.begin()
     gated.store.hold(is_write_op)
     waiting = [one.send_nowait("1", txn=txn), one.send_nowait("2", txn=txn), two.send_nowait("3", txn=txn)]
-    await eventually(lambda: gated.store.waiting)
+    await until(lambda: gated.store.waiting)
     waiting += [one.send_nowait("4", txn=txn), two.send_nowait("5", txn=txn)]
     pipeline = gated.broker.segments[gated.segment].pipeline
-    await eventually(lambda: pipeline.inflight == 5)
+    await until(lambda: pipeline.inflight == 5)
     await asyncio.sleep(0.01)
     assert gated.store.waiting == 1
     gated.store.open()
@@ -195,7 +196,7 @@ async def test_entries_sent_in_one_go_share_an_op_of_one_transaction_producer_an
     await gated.cluster.commit(txns[0])
     await gated.cluster.abort(txns[1])
     await one.send("sentinel")
-    await eventually(lambda: "sentinel" in reader.values)
+    await until(lambda: "sentinel" in reader.values)
     assert [value for value in reader.values if value in "abcghijkl"] == list("abcghijkl")
     assert "f" not in reader.values
     for txn in txns:
@@ -209,10 +210,10 @@ async def test_l8_a_refused_op_fails_all_entries_it_would_have_claimed(gated: Ga
     txn = await gated.cluster.begin()
     gated.store.hold(is_write_op)
     sends = [one.send_nowait(value, txn=txn) for value in "123"[:together]]
-    await eventually(lambda: gated.store.waiting)
+    await until(lambda: gated.store.waiting)
     sends += [one.send_nowait(value, txn=txn) for value in "123"[together:]]
     others = [two.send_nowait(value, txn=txn) for value in "45"]
-    await eventually(lambda: pipeline.inflight == 5)
+    await until(lambda: pipeline.inflight == 5)
     await gated.cluster.abort(txn)
     gated.store.open()
     for sending in sends:
@@ -222,7 +223,7 @@ async def test_l8_a_refused_op_fails_all_entries_it_would_have_claimed(gated: Ga
         await others[0]
     with pytest.raises((TxnConflict, SequenceGap)):
         await others[1]
-    await eventually(lambda: not pipeline.inflight)
+    await until(lambda: not pipeline.inflight)
     assert not len(pipeline.gate), "nothing is remembered of the transaction"
 
 
@@ -232,7 +233,7 @@ async def test_v1_a_decision_that_overtakes_the_ack_waits_for_the_op_in_flight(g
     txn = await gated.cluster.begin()
     gated.ledgers.hold()
     sending = producer.send_nowait("late", txn=txn)
-    await eventually(lambda: gated.ledgers.waiting)
+    await until(lambda: gated.ledgers.waiting)
     revision = await gated.cluster.abort(txn)
     followed = gated.broker._shared.decisions
     await followed.wait_followed(revision, timeout_s=5)
@@ -249,7 +250,7 @@ async def test_l6_a_send_behind_the_decision_is_refused_and_nothing_is_appended(
     gated.store.hold(is_write_op)
     first = producer.send_nowait("1", txn=txn)
     others = [producer.send_nowait("2", txn=txn), producer.send_nowait("3")]
-    await eventually(lambda: gated.store.waiting)
+    await until(lambda: gated.store.waiting)
     await gated.cluster.commit(txn)
     gated.store.open()
     with pytest.raises(TxnConflict):
@@ -295,7 +296,7 @@ async def test_l8_a_failure_fails_all_behind_it_and_the_resend_is_no_repeat(gate
     one = producer.send_nowait("1", txn=txn)
     two = producer.send_nowait("2", txn=other)
     three = producer.send_nowait("3")
-    await eventually(lambda: gated.store.waiting)
+    await until(lambda: gated.store.waiting)
     await gated.cluster.abort(txn)
     gated.store.open()
     with pytest.raises(TxnConflict):
@@ -317,9 +318,9 @@ async def test_l8_what_fails_before_its_op_was_sent_holds_no_reader_back(gated: 
     await producer.send("0", txn=txn)
     gated.store.hold(is_write_op)
     sends = [producer.send_nowait("1", txn=txn)]
-    await eventually(lambda: gated.store.waiting)
+    await until(lambda: gated.store.waiting)
     sends += [producer.send_nowait("2", txn=txn), producer.send_nowait("3", txn=txn)]
-    await eventually(lambda: pipeline.inflight == 3)
+    await until(lambda: pipeline.inflight == 3)
     await gated.cluster.abort(txn)
     gated.store.open()
     for sending in sends:
@@ -337,7 +338,7 @@ async def test_l8_an_op_that_lands_behind_the_failure_of_its_entry_holds_no_read
     await producer.send("kept", txn=kept)
     gated.store.hold(is_write_op)
     sends = [producer.send_nowait("refused", txn=refused), producer.send_nowait("behind it", txn=kept)]
-    await eventually(lambda: gated.store.waiting == 2)
+    await until(lambda: gated.store.waiting == 2)
     await gated.cluster.abort(refused)
     gated.store.open()
     with pytest.raises(TxnConflict):
@@ -365,7 +366,7 @@ async def test_l9_a_repeat_shares_the_outcome_of_the_entry_on_its_way(gated: Gat
     gated.ledgers.hold()
     first = producer.send_nowait("once")
     again = producer.send_nowait("once", sequence_id=0, previous=-1)
-    await eventually(lambda: gated.ledgers.waiting)
+    await until(lambda: gated.ledgers.waiting)
     assert not again.done()
     gated.ledgers.open()
     assert (await first).send_ok.entry_id == (await again).send_ok.entry_id
@@ -382,7 +383,7 @@ async def test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way(gated: Gat
     sends = [producer.send_nowait("once", txn=txn)]
     sends += [producer.send_nowait("once", txn=txn, sequence_id=0, previous=-1) for _ in range(2)]
     await gated.client.call(segment_positions=pb.SegmentPositions(segment=gated.segment))  # all have come by then
-    await eventually(lambda: gated.store.waiting)
+    await until(lambda: gated.store.waiting)
     if how == "lost":
         gated.broker.segments[gated.segment].lost(NotOwner("taken away"))
     else:
@@ -440,9 +441,9 @@ async def test_l10_a_second_producer_of_the_name_fences_the_first_and_nothing_ac
     first = await gated.client.producer(gated.segment, "p", incarnation=1)
     gated.ledgers.hold()
     on_its_way = first.send_nowait("of the first")
-    await eventually(lambda: gated.ledgers.waiting)
+    await until(lambda: gated.ledgers.waiting)
     second = await gated.client.producer(gated.segment, "p", incarnation=2)
-    await eventually(lambda: first.closed)
+    await until(lambda: first.closed)
     assert isinstance(first.closed, ProducerFenced)
     with pytest.raises(ProducerFenced):
         await first.send("fenced")
@@ -459,7 +460,7 @@ async def test_l10_a_producer_does_not_fence_itself(gated: Gated) -> None:
     await first.send("a")
     late = await (await gated.cluster.connect(gated.cluster.nodes[0])).producer(gated.segment, "p", incarnation=1)
     assert late.last == 0
-    await eventually(lambda: first.closed)
+    await until(lambda: first.closed)
     assert isinstance(first.closed, NotOwner)
     with pytest.raises(NotOwner):
         await first.send("b")
@@ -529,7 +530,7 @@ async def test_closing_a_producer_lets_what_is_in_flight_go_on(gated: Gated) -> 
     producer = await gated.client.producer(gated.segment)
     gated.ledgers.hold()
     sending = producer.send_nowait("on its way")
-    await eventually(lambda: gated.ledgers.waiting)
+    await until(lambda: gated.ledgers.waiting)
     await gated.client.call(close_producer=pb.CloseProducer(producer_id=producer.id))
     gated.ledgers.open()
     await sending

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from segments.owner import scanning
-from tests.segments.brokering import Client, Cluster, eventually
+from tests.segments.brokering import Client, Cluster
 from tests.segments.controller.test_following_snapshots import ONE_ENTRY_EACH, set_policies
+from tests.waiting import until
 from txnclient.reading.entry_heads import heads_of
 from txnclient.reading.reader import behind
 from txnwire.errors import DataTrimmed, TopicNotFound
@@ -158,7 +159,7 @@ async def test_a_scan_over_what_is_trimmed(cluster: Cluster) -> None:
     stored = [await producer.send(f"{number}") for number in range(6)]
     await set_policies(cluster, retention_ms=1)
     served = node.broker.segments[segment]
-    await eventually(lambda: served.ledgers.trimmed_through == stored[5], what="all is trimmed")
+    await until(lambda: served.ledgers.trimmed_through == stored[5], what="all is trimmed")
     await set_policies(cluster)
     stored.append(await producer.send("6"))
     for after in (EARLIEST, stored[2]):
@@ -184,13 +185,13 @@ async def test_a_reader_says_what_it_wants_where_something_is_trimmed(cluster: C
         await reader.wait("1")
     await set_policies(cluster, retention_ms=1)
     served = node.broker.segments[segment]
-    await eventually(lambda: served.ledgers.trimmed_through == stored[5], what="all is trimmed")
+    await until(lambda: served.ledgers.trimmed_through == stored[5], what="all is trimmed")
     await set_policies(cluster)
     await producer.send("6")
     for reader in (strict, lenient):
         reader.flow(100)
     await lenient.wait("1", "6")
-    await eventually(lambda: strict.closed is not None)
+    await until(lambda: strict.closed is not None)
     assert isinstance(strict.closed, DataTrimmed)
     with pytest.raises(DataTrimmed):
         await client.reader(segment, start=behind(segment, EARLIEST), trimmed=pb.TRIMMED_DATA_REFUSE)

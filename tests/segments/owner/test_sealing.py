@@ -21,9 +21,10 @@ from segments.layout.layout_transitions import (
 )
 from segments.log.settings import BrokerSettings
 from segments.owner.segment import Segment
-from tests.segments.brokering import TOPIC, Cluster, Node, eventually
+from tests.segments.brokering import TOPIC, Cluster, Node
 from tests.segments.changing import controlling, ledgers_of, topology_of
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up, is_write_op
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import LedgerRecord, TopicRecord
 from txnstore.store import Commit, Compare, MetadataStore, Put, Relation, Target
@@ -89,7 +90,7 @@ async def touch(cluster: Cluster) -> None:
 
 
 async def serving(node: Node, path: str) -> Segment:
-    await eventually(lambda: path in node.broker.segments)
+    await until(lambda: path in node.broker.segments)
     return node.broker.segments[path]
 
 
@@ -121,14 +122,14 @@ async def test_a_split_seals_the_parent_and_tells_its_producers_what_is_stored(m
     record = await ledgers_of(cluster, parent)
     assert record.sealed == tuple(last)
     assert record.ledgers[-1].closed_length == 1
-    await eventually(lambda: isinstance(busy.closed, SegmentSealed) and isinstance(idle.closed, SegmentSealed))
+    await until(lambda: isinstance(busy.closed, SegmentSealed) and isinstance(idle.closed, SegmentSealed))
     assert (busy.closed_last, idle.closed_last) == (1, -1)
-    await eventually(lambda: reader.ended == "sealed")
+    await until(lambda: reader.ended == "sealed")
     with pytest.raises(SegmentSealed):
         await busy.send("c")
     with pytest.raises(SegmentSealed):
         await client.producer(parent, "busy")
-    await eventually(lambda: all(child in node.broker.segments for child in children))
+    await until(lambda: all(child in node.broker.segments for child in children))
     below = await client.producer(children[0], "busy")
     await below.send("d")
 
@@ -145,7 +146,7 @@ async def test_every_later_owner_knows_what_is_stored_in_a_sealed_segment(memory
     for graceful in (True, False):
         await (node.close() if graceful else node.crash())
         node = await cluster.start()
-        await eventually(lambda: parent in node.broker.segments)  # noqa: B023
+        await until(lambda: parent in node.broker.segments)  # noqa: B023
         client = await cluster.connect(node)
         for incarnation, stored in ((9, 2), (8, -1)):
             request = pb.OpenProducer(producer_id=incarnation, segment=parent, name="p", incarnation=incarnation)
@@ -195,11 +196,11 @@ async def test_s3_a_split_falls_between_any_two_steps_of_a_transaction(
     if held == "op":
         store.hold(is_write_op)
         sent = producer.send_nowait("t", txn=txn)
-        await eventually(lambda: store.waiting)
+        await until(lambda: store.waiting)
     elif held == "append":
         ledger_gates[0].hold()
         sent = producer.send_nowait("t", txn=txn)
-        await eventually(lambda: ledger_gates[0].waiting)
+        await until(lambda: ledger_gates[0].waiting)
     else:
         await producer.send("t", txn=txn)
         if held == "clean-up":
@@ -208,7 +209,7 @@ async def test_s3_a_split_falls_between_any_two_steps_of_a_transaction(
     async with controlling(cluster) as controller:
         splitting = asyncio.ensure_future(controller.split(parent))
         if sent is not None:
-            await eventually(lambda: controller.owners.asked)
+            await until(lambda: controller.owners.asked)
             await asyncio.sleep(0)
             assert not sent.done()
             assert not splitting.done()
@@ -221,7 +222,7 @@ async def test_s3_a_split_falls_between_any_two_steps_of_a_transaction(
     store.open()
     await cluster.wait_no_ops(txn)
     await reader.wait("before", *(["t"] if commit else []))
-    await eventually(lambda: reader.ended == "sealed")
+    await until(lambda: reader.ended == "sealed")
 
 
 async def test_s3_a_split_falls_into_a_recovery(memory_cluster: Cluster) -> None:
@@ -249,7 +250,7 @@ async def test_s3_a_split_falls_into_a_recovery(memory_cluster: Cluster) -> None
     node = await cluster.start()
     cluster.make_store = make_store
     store: GatedStore = node.store  # type: ignore[assignment]
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     change = await begin(cluster, parent)
     client = await cluster.connect(node)
     asked = asyncio.ensure_future(client.call(seal_segment=pb.SealSegment(segment=parent, change_id=change)))
@@ -264,7 +265,7 @@ async def test_s3_a_split_falls_into_a_recovery(memory_cluster: Cluster) -> None
         await cluster.wait_no_ops(txn)
     reader = await client.reader(parent)
     await reader.wait("still open")
-    await eventually(lambda: reader.ended == "sealed")
+    await until(lambda: reader.ended == "sealed")
 
 
 async def test_s4_a_sealed_parent_resolves_its_transactions_without_a_write_to_its_ledger(
@@ -289,14 +290,14 @@ async def test_s4_a_sealed_parent_resolves_its_transactions_without_a_write_to_i
     await cluster.abort(aborted)
     await node.crash()  # a later owner does the rest
     node = await cluster.start()
-    await eventually(lambda: parent in node.broker.segments)
+    await until(lambda: parent in node.broker.segments)
     await cluster.commit(collected)
     for txn in (committed, aborted, collected):
         await cluster.wait_no_ops(txn)
     client = await cluster.connect(node)
     reader = await client.reader(parent)
     await reader.wait(f"of {committed}", f"of {collected}", "plain")
-    await eventually(lambda: reader.ended == "sealed")
+    await until(lambda: reader.ended == "sealed")
     # Not the parent's fence, which whoever takes over an open ledger writes: this one was closed.
     assert files(folder) == before
 
@@ -317,7 +318,7 @@ async def test_sends_are_held_back_until_the_seal_stands_and_then_told(memory_cl
     store.hold(seals)
     async with controlling(cluster) as controller:
         splitting = asyncio.ensure_future(controller.split(parent))
-        await eventually(lambda: store.waiting)
+        await until(lambda: store.waiting)
         held = [producer.send_nowait(value) for value in "bcd"]
         await client.call(segment_positions=pb.SegmentPositions(segment=parent))  # the sends have arrived
         assert not any(one.done() for one in held)
@@ -351,7 +352,7 @@ async def test_a_change_that_is_given_up_lets_the_segment_go_on(memory_cluster: 
     if when == "before the seal":
         store.hold(seals)
         sealing = asyncio.ensure_future(served.sealing.seal(change))
-        await eventually(lambda: store.waiting)
+        await until(lambda: store.waiting)
         held = producer.send_nowait("b")
         await client.call(segment_positions=pb.SegmentPositions(segment=parent))
         await give_up(cluster)
@@ -362,13 +363,13 @@ async def test_a_change_that_is_given_up_lets_the_segment_go_on(memory_cluster: 
         assert producer.closed is None
     else:
         await served.sealing.seal(change)
-        await eventually(lambda: producer.closed is not None)
+        await until(lambda: producer.closed is not None)
         await reader.wait("a")
         served.seal_is_final()  # wakes whoever might be told of an end
         await client.call(segment_positions=pb.SegmentPositions(segment=parent))
         assert reader.ended is None  # ▲ the seal stands, and may yet be taken back
         await give_up(cluster)
-        await eventually(lambda: not served.ledgers.sealed and served.ledgers.writer is not None)
+        await until(lambda: not served.ledgers.sealed and served.ledgers.writer is not None)
         producer = await client.producer(parent)
         assert producer.last == 0
         await producer.send("b")
@@ -381,7 +382,7 @@ async def test_a_change_that_is_given_up_lets_the_segment_go_on(memory_cluster: 
         assert one.ended is None
     async with controlling(cluster) as controller:  # and may be split another time
         await controller.split(parent)
-    await eventually(lambda: reader.ended == "sealed")
+    await until(lambda: reader.ended == "sealed")
 
 
 async def test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused(memory_cluster: Cluster) -> None:
@@ -395,7 +396,7 @@ async def test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused(memor
     change = await begin(cluster, parent)
     store.hold(seals)
     sealing = asyncio.ensure_future((await serving(node, parent)).sealing.seal(change))
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     refused, held = one.send_nowait("a", sequence_id=7, previous=6), two.send_nowait("b")
     await client.call(segment_positions=pb.SegmentPositions(segment=parent))  # the sends have arrived
     await give_up(cluster)
@@ -421,7 +422,7 @@ async def test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_n
     change = await begin(cluster, parent)
     store.hold(seals)
     sealing = asyncio.ensure_future(served.sealing.seal(change))
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     held = producer.send_nowait("a")
     await client.call(segment_positions=pb.SegmentPositions(segment=parent))  # the send has arrived
     served.lost(NotOwner("its lease has ended"))
@@ -442,7 +443,7 @@ async def test_a_seal_follows_other_changes_of_the_topics_record(memory_cluster:
     change = await begin(cluster, parent)
     store.hold(seals)
     sealing = asyncio.ensure_future((await serving(node, parent)).sealing.seal(change))
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     await touch(cluster)
     store.open()
     seal = await sealing
@@ -480,12 +481,12 @@ async def test_a_segment_sealed_for_a_change_given_up_is_sealed_for_the_next(mem
     await served.sealing.seal(await begin(cluster, parent))
     store.hold(takes_back)
     await give_up(cluster)
-    await eventually(lambda: store.waiting)  # the owner is about to take it back
+    await until(lambda: store.waiting)  # the owner is about to take it back
     second = await begin(cluster, parent, "c2")
     with pytest.raises(NotAllowed):
         await served.sealing.seal(second)
     store.open()
-    await eventually(lambda: served.sealing.idle)
+    await until(lambda: served.sealing.idle)
     seal = await served.sealing.seal(second)
     assert seal.end == last
     assert (await ledgers_of(cluster, parent)).sealed_by == second
@@ -501,7 +502,7 @@ async def test_what_does_not_end_in_time_keeps_the_segment_open(memory_cluster: 
     producer = await (await cluster.connect(node)).producer(parent)
     store.hold(is_write_op)
     sent = producer.send_nowait("t", txn=await cluster.begin())
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     change = await begin(cluster, parent)
     sealing = asyncio.ensure_future((await serving(node, parent)).sealing.seal(change))
     await asyncio.sleep(0)
@@ -535,10 +536,10 @@ async def test_s10_the_owner_dies_behind_its_seal(memory_cluster: Cluster, endin
             await eventually_split(cluster, parent)
     node = await cluster.start()
     if ending == "layout":
-        await eventually(lambda: parent in node.broker.segments)
+        await until(lambda: parent in node.broker.segments)
         assert node.broker.segments[parent].ledgers.writer is None
     else:
-        await eventually(lambda: parent in node.broker.segments and not node.broker.segments[parent].ledgers.sealed)
+        await until(lambda: parent in node.broker.segments and not node.broker.segments[parent].ledgers.sealed)
         again = await (await cluster.connect(node)).producer(parent, "p", 5)
         assert again.last == 0
         await again.send("b")
@@ -556,13 +557,13 @@ async def test_a_directory_that_lags_takes_no_seal_back(memory_cluster: Cluster)
     seal = await served.sealing.seal(change)
     for _ in range(3):
         served.sealing.follow(before)
-        await eventually(lambda: served.sealing.idle)
+        await until(lambda: served.sealing.idle)
     assert (await served.sealing.seal(change)) == seal
     assert (await ledgers_of(cluster, parent)).sealed_by == change
     async with controlling(cluster) as controller:
         await eventually_split(cluster, parent)
         assert controller.owners.asked == []
-    await eventually(lambda: served.ledgers.ended)
+    await until(lambda: served.ledgers.ended)
     served.sealing.follow(before)
     assert served.sealing.idle
 
@@ -596,13 +597,13 @@ async def test_s10_the_controller_dies_at_any_step_and_the_next_one_goes_on(memo
         else:
             store.hold(makes_layout)
         asking = asyncio.ensure_future(first.split(parent))
-        await eventually(lambda: first.owners.asked and (step == "intent" or broker_store.waiting or store.waiting))
+        await until(lambda: first.owners.asked and (step == "intent" or broker_store.waiting or store.waiting))
     with pytest.raises(NotOwner):
         await asking
     broker_store.open()
     async with controlling(cluster, "c2") as second:
         await eventually_split(cluster, parent)
-        await eventually(lambda: second.changes.statistics().under_way == 0)
+        await until(lambda: second.changes.statistics().under_way == 0)
 
 
 def _raise_not_owner(segment: str) -> None:
@@ -663,7 +664,7 @@ async def test_one_that_cannot_be_sealed_is_given_up(memory_cluster: Cluster) ->
             await controller.merge(*paths)
         assert controller.changes.statistics().given_up == 1
     served = await serving(node, paths[0])
-    await eventually(lambda: not served.ledgers.sealed and served.ledgers.writer is not None)
+    await until(lambda: not served.ledgers.sealed and served.ledgers.writer is not None)
     await (await client.producer(paths[0])).send("a")
     topology = await topology_of(cluster)
     assert topology.epoch == 1
@@ -679,9 +680,9 @@ async def test_s10_a_change_is_given_up_though_the_record_was_changed_just_then(
     async with controlling(cluster, patience_s=0.1, store=store) as controller:  # type: ignore[arg-type]
         controller.owners.before = _raise_not_owner
         asking = asyncio.ensure_future(controller.split(parent))
-        await eventually(lambda: controller.owners.asked)
+        await until(lambda: controller.owners.asked)
         store.hold(lambda commit: any(put.key == KEY for put in commit.puts))
-        await eventually(lambda: store.waiting)
+        await until(lambda: store.waiting)
         await touch(cluster)
         store.open()
         with pytest.raises(Timeout, match="given up after"):
@@ -711,7 +712,7 @@ async def test_a_roll_and_a_seal_go_one_after_the_other(memory_cluster: Cluster,
         "seal": lambda: asyncio.ensure_future(served.sealing.seal(change)),
     }
     running = [works[first]()]
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     running += [work() for name, work in works.items() if name != first]
     running.append(asyncio.ensure_future(served.checkpoint()))
     for _ in range(20):
@@ -739,10 +740,10 @@ async def test_a_ledger_that_fails_while_it_is_sealed_loses_nothing(memory_clust
     await producer.send("a")
     gates[0].hold()
     sent = producer.send_nowait("b")
-    await eventually(lambda: gates[0].waiting)
+    await until(lambda: gates[0].waiting)
     async with controlling(cluster) as controller:
         splitting = asyncio.ensure_future(controller.split(parent))
-        await eventually(lambda: controller.owners.asked)
+        await until(lambda: controller.owners.asked)
         gates[0].fail_syncs = True
         gates[0].open()
         with pytest.raises(NotOwner):
@@ -750,9 +751,9 @@ async def test_a_ledger_that_fails_while_it_is_sealed_loses_nothing(memory_clust
         gates[0].fail_syncs = False
         await splitting
     client = await cluster.connect(node)
-    await eventually(lambda: parent in node.broker.segments)
+    await until(lambda: parent in node.broker.segments)
     reader = await client.reader(parent)
-    await eventually(lambda: reader.ended == "sealed")
+    await until(lambda: reader.ended == "sealed")
     assert reader.values[:1] == ["a"]
 
 
@@ -772,7 +773,7 @@ async def test_s8_a_topic_that_is_marked_takes_no_seal_and_makes_no_layout(memor
     async with controlling(cluster) as controller:
         with pytest.raises(TopicNotFound):
             await controller.split(parent)
-        await eventually(lambda: controller.changes.statistics().under_way == 0)
+        await until(lambda: controller.changes.statistics().under_way == 0)
     found = await topology_of(cluster)
     assert found.epoch == 1
     assert found.deleting
@@ -793,11 +794,11 @@ async def test_a_segment_that_is_handed_over_is_sealed_by_its_next_owner(memory_
     store.hold(lambda commit: any(one.key.startswith(keys.LEDGER) for one in commit.puts))
     if first == "hand over":
         closing = asyncio.ensure_future(node.close())
-        await eventually(lambda: store.waiting)
+        await until(lambda: store.waiting)
         sealing = asyncio.ensure_future(served.sealing.seal(change))
     else:
         sealing = asyncio.ensure_future(served.sealing.seal(change))
-        await eventually(lambda: store.waiting)
+        await until(lambda: store.waiting)
         closing = asyncio.ensure_future(node.close())
     for _ in range(20):
         await asyncio.sleep(0)

@@ -24,8 +24,9 @@ from segments.log.dedup import Dedup
 from segments.log.retention import Retention
 from segments.log.sending import SendReply
 from segments.owner.take_over import _apply_decisions, _scan
-from tests.segments.brokering import Client, Cluster, Node, eventually
+from tests.segments.brokering import Client, Cluster, Node
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up, is_write_op
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -109,7 +110,7 @@ async def test_r2_aborted_is_filtered_while_its_durable_record_hangs(cluster: Cl
     await cluster.abort(txn)
     await producer.send("sentinel")
     await reader.wait("sentinel")
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     await node.crash()
 
     node = await cluster.start()
@@ -198,7 +199,7 @@ async def test_r4_losing_ownership_during_recovery_fails_the_waiters_and_leaks_n
     else:
         store.hold(lists_ledger(segment, made=lost == "as its ledger is listed"))
     await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))  # lost, then taken over anew
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     assert (loading(broker), open_for_writing(cluster.data_dir)) == (1, int(lost != "before its ledger is made"))
     waiting = [asyncio.ensure_future(broker.segment(segment)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -267,10 +268,10 @@ async def test_l3_a_paused_owner_wakes_to_a_refusal_and_its_entry_is_never_read(
     await producer.send("acked", txn=txn)
     ledgers.hold()
     paused = producer.send_nowait("between op and append", txn=txn)
-    await eventually(lambda: ledgers.waiting)
+    await until(lambda: ledgers.waiting)
     store.hold(is_write_op)
     unsent = producer.send_nowait("before its op", txn=txn)
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
 
     # The old owner's lease is lost; a successor takes the segment over while the old one is still paused.
     owner = await cluster.store.get(keys.owner(segment))
@@ -324,7 +325,7 @@ async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_bef
         await client.call(segment_positions=reading)
     with pytest.raises(NotOwner):
         await client.reader(segment)
-    await eventually(lambda: segment in node.broker.segments and node.broker.segments[segment].epoch > epoch)
+    await until(lambda: segment in node.broker.segments and node.broker.segments[segment].epoch > epoch)
     await (await client.reader(segment)).wait("m")
 
 
@@ -366,7 +367,7 @@ async def test_l4_an_op_without_an_entry_does_not_keep_its_transaction(cluster: 
     txn = await cluster.begin()
     ledgers.hold()
     producer.send_nowait("never stored", txn=txn)
-    await eventually(lambda: ledgers.waiting)
+    await until(lambda: ledgers.waiting)
     assert len(await cluster.ops(txn)) == 1
     await node.crash()
 
@@ -410,13 +411,13 @@ async def test_a_restarted_broker_does_not_wait_for_its_old_lease(cluster: Clust
 async def test_another_broker_claims_what_a_dead_one_leaves(cluster: Cluster) -> None:
     segments = await cluster.create_topic(segments=4)
     one = await cluster.start("b1")
-    await eventually(lambda: len(one.broker.segments) == 4)
+    await until(lambda: len(one.broker.segments) == 4)
     two = await cluster.start("b2")
     clients = await cluster.connect(one)
     for segment in segments:
         await (await clients.producer(segment)).send("m")
     await one.crash()
-    await eventually(lambda: len(two.broker.segments) == 4, timeout_s=15)
+    await until(lambda: len(two.broker.segments) == 4, within_s=15)
     client = await cluster.connect(two)
     for segment in segments:
         await (await client.reader(segment)).wait("m")
@@ -432,8 +433,8 @@ async def test_a_lost_lease_ends_everything_and_the_broker_comes_back_under_new_
     registration = await cluster.store.get(keys.broker("b1"))
     assert registration is not None
     await cluster.store.revoke_lease(registration.lease)
-    await eventually(lambda: all(producer.closed for producer in producers))
-    await eventually(lambda: len(node.broker.segments) == 2)
+    await until(lambda: all(producer.closed for producer in producers))
+    await until(lambda: len(node.broker.segments) == 2)
     for segment in segments:
         assert (await node.broker.segment(segment)).epoch > epochs[segment]
         await (await client.producer(segment)).send("after", sequence_id=1, previous=0)
@@ -444,12 +445,12 @@ async def test_segments_move_to_a_broker_that_joins_and_stay_readable(cluster: C
     settings = replace(cluster.settings, settle_s=0.1)
     segments = await cluster.create_topic(segments=16)
     one = await cluster.start("b1", settings=settings)
-    await eventually(lambda: len(one.broker.segments) == 16)
+    await until(lambda: len(one.broker.segments) == 16)
     client = await cluster.connect(one)
     for segment in segments:
         await (await client.producer(segment)).send("m")
     two = await cluster.start("b2", settings=settings)
-    await eventually(lambda: len(two.broker.segments) > 2 and len(one.broker.segments) + len(two.broker.segments) == 16)
+    await until(lambda: len(two.broker.segments) > 2 and len(one.broker.segments) + len(two.broker.segments) == 16)
     for segment in segments:
         node = one if segment in one.broker.segments else two
         await (await (await cluster.connect(node)).reader(segment)).wait("m")
@@ -461,7 +462,7 @@ async def test_an_owner_key_taken_away_ends_the_segment_at_once(cluster: Cluster
     producer, reader = await client.producer(segment), await client.reader(segment)
     epoch = (await node.broker.segment(segment)).epoch
     await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
-    await eventually(lambda: producer.closed and reader.closed)
+    await until(lambda: producer.closed and reader.closed)
     assert isinstance(producer.closed, NotOwner)
     with pytest.raises(NotOwner):
         await producer.send("too late")
@@ -487,7 +488,7 @@ async def test_rolling_under_load_loses_and_repeats_nothing(cluster: Cluster) ->
     for number, txn in enumerate(txns):
         await (cluster.abort(txn) if number == 1 else cluster.commit(txn))
     expected = {f"p{p}-{number}" for number in range(60) for p in range(3) if number % 5 != 1}
-    await eventually(lambda: len(reader.values) == len(expected))
+    await until(lambda: len(reader.values) == len(expected))
     assert set(reader.values) == expected
     assert reader.values == consumer.values
     await consumer.ack(consumer.messages[-1], cumulative=True)
@@ -523,7 +524,7 @@ async def test_c12_a_data_folder_that_goes_and_comes_back_costs_nothing_that_was
     assert found is not None
     assert records.decode(LedgerRecord, found.value, key=found.key).ledgers[0].closed_length is None
     away.rename(folder)
-    await eventually(lambda: segment in other.broker._owned.serving, timeout_s=20.0)
+    await until(lambda: segment in other.broker._owned.serving, within_s=20.0)
     reader = await (await cluster.connect(other)).reader(segment)
     await reader.wait("0", "1", "2")
 
@@ -602,7 +603,7 @@ async def test_l5_no_segment_is_given_back_before_etcd_has_taken_the_end_of_its_
             return
         memory_etcd.quota_bytes, memory_etcd.no_space = DEFAULT_QUOTA_BYTES, False
         store.open()
-        await eventually(lambda: list_of(memory_etcd, segment).ledgers[0].closed_length == 1)
+        await until(lambda: list_of(memory_etcd, segment).ledgers[0].closed_length == 1)
     assert not [one for one in logs if one["log_level"] == "error"]
 
 
@@ -618,7 +619,7 @@ async def test_a_segment_that_is_lost_again_and_again_gives_its_cache_back_each_
     broker = (await memory_cluster.start()).broker
     caches = broker._shared.caches
     for _ in range(3):
-        await eventually(lambda: segment in broker.segments)
+        await until(lambda: segment in broker.segments)
         served = broker.segments[segment]
         assert len(caches) == 1
         served.lost(LedgerFailed("the disk has failed"))
@@ -635,7 +636,7 @@ async def test_producers_are_forgotten_by_a_segment_that_never_rolls(memory_clus
         await (await client.producer(segment, f"p{number}")).send("x")
     await client.close()
     served = node.broker.segments[segment]
-    await eventually(lambda: served.statistics().producers == 0)
+    await until(lambda: served.statistics().producers == 0)
     assert [info.ledger_id for info in served.ledgers.record.ledgers] == [1]
 
 

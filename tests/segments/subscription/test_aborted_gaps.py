@@ -13,7 +13,8 @@ from segments.owner.segment import Segment
 from segments.subscription import dispatch
 from segments.subscription.dispatch import Delivery, Isolation
 from segments.subscription.starts import Start
-from tests.segments.brokering import Client, Cluster, Producer, eventually
+from tests.segments.brokering import Client, Cluster, Producer
+from tests.waiting import until
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.proto import txn_pb2 as pb
@@ -102,7 +103,7 @@ async def test_a_gap_is_passed_over_in_bounded_turns_and_told(
     _, producer, segment, gap = await a_gap(memory_cluster, 95)
     visible = await producer.send("visible")
     sink = await attach(segment)
-    await eventually(lambda: sink.delivered == [visible])
+    await until(lambda: sink.delivered == [visible])
     places = {position: number for number, position in enumerate(gap, 1)}
     passed = [0, *(places[through] for through in sink.passed_through)]
     assert all(0 < more - less <= 10 for less, more in pairwise(passed))
@@ -133,7 +134,7 @@ async def test_readers_that_are_in_a_gap_together_share_the_turns(
     counting = asyncio.create_task(count_turns())
     for _ in range(8):
         sinks.append(await attach(segment, on_delivery=take_shares))
-    await eventually(lambda: all(sink.delivered == [visible] for sink in sinks))
+    await until(lambda: all(sink.delivered == [visible] for sink in sinks))
     counting.cancel()
     turns = [turn + sinks[0].turn - sink.turn for sink in sinks for _, _, turn in sink.told]
     assert max(turns.count(turn) for turn in turns) <= 3
@@ -150,7 +151,7 @@ async def test_other_requests_are_answered_while_a_reader_is_in_a_gap(
     await client.call(segment_positions=pb.SegmentPositions(segment=segment.path))
     assert sink.told
     assert not sink.delivered
-    await eventually(lambda: sink.delivered)
+    await until(lambda: sink.delivered)
 
 
 @pytest.mark.parametrize("isolation", [Isolation.READ_COMMITTED, Isolation.SNAPSHOT])
@@ -168,13 +169,13 @@ async def test_what_is_told_as_passed_never_lies_beyond_what_is_open(
     await segment.wait_followed(await memory_cluster.abort(second))
     sink = await attach(segment, isolation, end=behind[-1])
     if isolation is Isolation.SNAPSHOT:
-        await eventually(lambda: sink.passed_through[-1:] == behind[-1:])
+        await until(lambda: sink.passed_through[-1:] == behind[-1:])
         assert sink.delivered == [late], "before anything behind it is told as passed"
     else:
-        await eventually(lambda: sink.passed_through[-1:] == gap[-1:])
+        await until(lambda: sink.passed_through[-1:] == gap[-1:])
         assert all(through <= readable < late for through, readable, _ in sink.told)
         await memory_cluster.commit(opened)
-        await eventually(lambda: sink.passed_through[-1:] == behind[-1:])
+        await until(lambda: sink.passed_through[-1:] == behind[-1:])
         assert sink.delivered == [late]
     assert sorted(sink.passed_through) == sink.passed_through
 
@@ -198,9 +199,9 @@ async def test_only_a_reader_that_asks_is_told(memory_cluster: Cluster) -> None:
         client.consumers[request.consumer_id] = Listening(deliveries)  # type: ignore[assignment]
         await client.call(subscribe=request)
         await client.call(flow=pb.Flow(consumer_id=request.consumer_id, permits=10))
-    await eventually(lambda: told[True])
+    await until(lambda: told[True])
     await producer.send("visible")
-    await eventually(lambda: all(one and one[-1].entries for one in told.values()))
+    await until(lambda: all(one and one[-1].entries for one in told.values()))
     assert not any(one.HasField("passed") for one in told[False])
     passed = told[True][0]
     assert (passed.passed.ledger_id, passed.passed.entry_id) == gap[-1]

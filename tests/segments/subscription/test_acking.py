@@ -8,8 +8,9 @@ import pytest
 
 from segments.broker.consuming import CLOSED_KEPT
 from simulation.judges.footprint import collections_of
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import Header, SubscriptionRecord
 from txnstore.store import Commit, CommitVerdict, MetadataStore, Put
@@ -45,7 +46,7 @@ async def test_p1_an_ack_in_a_transaction_hides_abort_redelivers_commit_sticks(c
     hidden = await cluster.subscribe(client, segment, epoch=2)  # the same consumer attaches anew
     await hidden.wait("c")
     await cluster.abort(aborted)
-    await eventually(lambda: hidden.rewinds == 1)
+    await until(lambda: hidden.rewinds == 1)
     await hidden.wait(*"abc")
     assert [message.redelivery_count for message in hidden.messages] == [1, 1, 2]
 
@@ -97,7 +98,7 @@ async def test_p2_cumulative_acks_at_equal_lower_and_higher_positions(
         with pytest.raises(TxnConflict):
             await consumer.ack(consumer.messages[second], txn=two, cumulative=True)
         await cluster.abort(one)
-        await eventually(lambda: consumer.rewinds)
+        await until(lambda: consumer.rewinds)
         await consumer.wait(*"abcde")
     await consumer.ack(consumer.messages[second], txn=two, cumulative=True)
     revision = await cluster.commit(two)
@@ -118,7 +119,7 @@ async def test_p3_a_second_ack_conflicts_is_free_after_abort_and_refused_after_c
     with pytest.raises(TxnConflict):
         await consumer.ack(message, txn=second)
     await cluster.abort(first)
-    await eventually(lambda: consumer.rewinds == 1)
+    await until(lambda: consumer.rewinds == 1)
     await consumer.ack(message, txn=second)
     await cluster.commit(second)
     await cluster.wait_no_ops(second)
@@ -140,7 +141,7 @@ async def test_p4_subscriptions_are_independent_and_one_transaction_acks_on_seve
     await one.ack(one.messages[0], txn=both)
     await two.ack(two.messages[0], txn=both)
     await cluster.abort(both)
-    await eventually(lambda: one.rewinds and two.rewinds)
+    await until(lambda: one.rewinds and two.rewinds)
     await one.wait("m")
     await one.ack(one.messages[0], txn=only)
     await cluster.commit(only)
@@ -203,7 +204,7 @@ async def test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_he
         await two.ack(two.messages[0], txn=txn)
     if holds == "an ack":
         await cluster.abort(txn)
-        await eventually(lambda: one.rewinds)
+        await until(lambda: one.rewinds)
         await one.wait("m")
     else:
         await cluster.commit(txn)
@@ -270,7 +271,7 @@ async def test_p6_a_crash_between_decision_and_cursor_applies_it_once_and_never_
     store: GatedStore = node.store  # type: ignore[assignment]
     store.hold(is_clean_up)
     await cluster.commit(txn)
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     await node.crash()
     assert await cluster.ops(txn)
 
@@ -301,9 +302,9 @@ async def test_p7_a_late_commit_of_an_aborted_transaction_changes_nothing(cluste
     await producer.send("plain")
     store.hold(is_clean_up)
     await cluster.abort(txn)
-    await eventually(lambda: consumer.rewinds)
+    await until(lambda: consumer.rewinds)
     await consumer.wait("in", "plain")
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     if cleaned:
         store.open()
         await cluster.wait_no_ops(txn)
@@ -360,7 +361,7 @@ async def test_p12_a_new_holder_waits_for_its_predecessors_pending_acks(cluster:
     txn = await cluster.begin()
     await consumer.ack(consumer.messages[0], txn=txn)
     successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
-    await eventually(lambda: consumer.closed)
+    await until(lambda: consumer.closed)
     assert isinstance(consumer.closed, NotAllowed)
     await producer.send("d")
     await successor.wait()
@@ -401,7 +402,7 @@ async def test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused
     txn = await cluster.begin()
     store.hold(is_ack_op)
     acking = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
     await successor.wait()
     await cluster.abort(txn)
@@ -460,7 +461,7 @@ async def test_a_holder_whose_assignment_moved_on_is_closed_and_a_stale_one_is_r
     client = await cluster.connect(await cluster.start())
     consumer = await cluster.subscribe(client, segment, consumer="c1", epoch=1)
     await cluster.assign({"c2@0000000000000007": [segment]}, epoch=2)
-    await eventually(lambda: consumer.closed)
+    await until(lambda: consumer.closed)
     with pytest.raises(NotAllowed):
         await client.subscribe(segment, consumer="c1", epoch=1)
     with pytest.raises(NotAllowed):
@@ -478,7 +479,7 @@ async def test_a_connection_remembers_why_its_last_consumers_were_closed_and_no_
     consumers = []
     for epoch in range(1, CLOSED_KEPT + 20):
         consumers.append(await cluster.subscribe(client, segment, epoch=epoch))
-    await eventually(lambda: all(consumer.closed for consumer in consumers[:-1]))
+    await until(lambda: all(consumer.closed for consumer in consumers[:-1]))
     await cluster.subscribe(client, segment, epoch=CLOSED_KEPT + 20)
     assert collections_of(node.service)["ConsumingService._connections"] <= CLOSED_KEPT + 2
     with pytest.raises(NotAllowed):
@@ -518,7 +519,7 @@ async def test_a_plain_ack_of_a_pending_message_is_dropped(cluster: Cluster) -> 
     await consumer.ack(consumer.messages[1], txn=txn)
     await consumer.ack(*consumer.messages)
     await cluster.abort(txn)
-    await eventually(lambda: consumer.rewinds)
+    await until(lambda: consumer.rewinds)
     await consumer.wait("b")
 
 
@@ -558,7 +559,7 @@ async def test_the_first_ack_op_carries_the_index_key_and_the_others_wait(cluste
     store.hold(is_ack_op)
     txn = await cluster.begin()
     acking = [asyncio.ensure_future(consumer.ack(message, txn=txn)) for message in consumer.messages]
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     assert store.waiting == 1
     store.open()
     await asyncio.gather(*acking)
@@ -588,7 +589,7 @@ async def test_an_ack_whose_fate_the_store_cannot_tell_is_to_be_sent_again(clust
     store.commit_nowait = unanswered  # type: ignore[method-assign]
     with pytest.raises(Timeout, match="send it again"):
         await consumer.ack(consumer.messages[0], txn=await cluster.begin())
-    await eventually(lambda: consumer.closed)
+    await until(lambda: consumer.closed)
 
 
 async def test_acks_of_what_was_never_delivered_are_refused(cluster: Cluster) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from segments.subscription.shares import LEAST_BYTES
-from tests.segments.brokering import Client, Cluster, Consumer, Producer, eventually
+from tests.segments.brokering import Client, Cluster, Consumer, Producer
 from tests.segments.gates import SlowDisks
+from tests.waiting import until
 from txnwire.errors import DataCorrupt, Overloaded, SequenceGap, TxnError
 from txnwire.ids import Position
 
@@ -41,7 +42,7 @@ async def test_a_disk_that_stands_still_costs_bounded_memory_and_no_other_segmen
     disks, slow, fast = await slow_and_fast(cluster, tmp_path, segment_inflight_bytes=10_000)
     sent = [slow.send_nowait(VALUE) for _ in range(100)]
     broker = cluster.nodes[0].broker
-    await eventually(lambda: sum(one.done() for one in sent) > 80)
+    await until(lambda: sum(one.done() for one in sent) > 80)
     assert 5_000 < broker.statistics().inflight_bytes <= 10_000
     errors = refused(sent)  # type: ignore[arg-type]
     assert isinstance(errors[0], Overloaded)
@@ -60,7 +61,7 @@ async def test_a_disk_that_stands_still_costs_bounded_memory_and_no_other_segmen
 async def test_the_bound_over_all_segments_holds_too_and_is_named(cluster: Cluster, tmp_path: Path) -> None:
     disks, slow, fast = await slow_and_fast(cluster, tmp_path, broker_inflight_bytes=10_000)
     sent = [slow.send_nowait(VALUE) for _ in range(100)]
-    await eventually(lambda: sum(one.done() for one in sent) > 80)
+    await until(lambda: sum(one.done() for one in sent) > 80)
     with pytest.raises(Overloaded, match=r"its broker \d+ \(bound 10000\): send again a little later"):
         await fast.send(VALUE)
     disks.go_on()
@@ -80,7 +81,7 @@ async def test_sends_held_back_and_then_admitted_weigh_once_on_the_bound_over_al
     pipeline = (await node.broker.segment(path)).pipeline
     pipeline.hold_back()
     held = [producer.send_nowait(VALUE) for _ in range(3)]
-    await eventually(lambda: pipeline.inflight_bytes > 3 * len(VALUE))
+    await until(lambda: pipeline.inflight_bytes > 3 * len(VALUE))
     pipeline.admit_again()
     await asyncio.gather(*held)
     assert node.broker.statistics().inflight_bytes == 0
@@ -100,7 +101,7 @@ async def test_a_reader_that_was_given_up_gives_its_share_back(memory_cluster: C
     served.ledgers.read = corrupt  # type: ignore[method-assign]
     for _ in range(3):
         reader = await client.reader(segment)
-        await eventually(lambda reader=reader: reader.closed)  # type: ignore[misc]
+        await until(lambda reader=reader: reader.closed)  # type: ignore[misc]
     assert served.dispatcher.shares.consumers == 0
 
 
@@ -113,7 +114,7 @@ async def test_of_sends_that_were_held_back_a_refused_one_keeps_none_behind_it(m
     pipeline = (await node.broker.segment(path)).pipeline
     pipeline.hold_back()
     held = [one.send_nowait(VALUE, sequence_id=7, previous=6), two.send_nowait(VALUE)]
-    await eventually(lambda: pipeline.inflight_bytes > 2 * len(VALUE))
+    await until(lambda: pipeline.inflight_bytes > 2 * len(VALUE))
     pipeline.admit_again()
     async with asyncio.timeout(5.0):
         refused, stored = await asyncio.gather(*held, return_exceptions=True)
@@ -134,11 +135,11 @@ async def test_a_queue_consumer_that_does_not_read_holds_a_bounded_share_and_giv
     sent = [f"{number}-{VALUE}" for number in range(300)]
     for first in range(0, 300, 20):
         await asyncio.gather(*(producer.send_nowait(value) for value in sent[first : first + 20]))
-    await eventually(lambda: len(got.values) > 250)
+    await until(lambda: len(got.values) > 250)
     assert _pending(stuck) <= 10_000 + 2 * 2_000
     assert held.values == []
     await stuck.close()
-    await eventually(lambda: sorted(got.values) == sorted(sent), what="what it held has come to the one that reads")
+    await until(lambda: sorted(got.values) == sorted(sent), what="what it held has come to the one that reads")
 
 
 async def test_many_consumers_that_do_not_read_share_one_bound(cluster: Cluster) -> None:

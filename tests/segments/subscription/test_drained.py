@@ -9,10 +9,11 @@ import pytest
 
 from segments.layout.assignment import consumer_id
 from segments.subscription.drained import DrainedMark
-from tests.segments.brokering import TOPIC, Client, Cluster, Consumer, Node, eventually
+from tests.segments.brokering import TOPIC, Client, Cluster, Consumer, Node
 from tests.segments.changing import controlling, topology_of
 from tests.segments.gates import GatedStore, gate_stores
 from tests.segments.owner.test_sealing import begin, give_up, serving
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import CursorMark, SubscriptionRecord
@@ -40,10 +41,11 @@ async def is_drained(cluster: Cluster, key: bytes = DRAINED) -> bool:
     return await cluster.store.get(key) is not None
 
 
-async def until(cluster: Cluster, *, drained: bool, key: bytes = DRAINED) -> None:
-    async with asyncio.timeout(10.0):
-        while await is_drained(cluster, key) is not drained:
-            await asyncio.sleep(0.002)
+async def until_drained(cluster: Cluster, *, drained: bool, key: bytes = DRAINED) -> None:
+    async def is_told() -> bool:
+        return await is_drained(cluster, key) is drained
+
+    await until(is_told, f"drained to be {drained}")
 
 
 async def stored_mark(cluster: Cluster, segment: str) -> Position | None:
@@ -73,7 +75,7 @@ class Setting:
             return await controller.split(self.segment)
 
     async def waiting(self) -> None:
-        await eventually(lambda: self.store.waiting)
+        await until(lambda: self.store.waiting)
 
     async def crash(self) -> Node:
         """The broker is gone, and its lease with it. Returns another one."""
@@ -108,7 +110,7 @@ async def test_a_segment_is_drained_only_once_the_cursor_at_its_end_is_stored(se
     assert not await is_drained(setting.cluster)
     assert not any(puts_drained(commit) for commit in setting.store.sent)
     setting.store.open()
-    await until(setting.cluster, drained=True)
+    await until_drained(setting.cluster, drained=True)
     assert await stored_mark(setting.cluster, setting.segment) == setting.last
 
 
@@ -122,7 +124,7 @@ async def test_s7_the_owner_that_dies_behind_the_cursor_leaves_it_to_its_success
     await setting.waiting()
     assert await stored_mark(setting.cluster, setting.segment) == setting.last
     await setting.crash()
-    await until(setting.cluster, drained=True)
+    await until_drained(setting.cluster, drained=True)
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -143,7 +145,7 @@ async def test_p10_a_pending_ack_on_a_sealed_segment_keeps_it_from_being_drained
         await consumer.wait("a", "c")
         assert not await is_drained(cluster)
         await consumer.ack(*consumer.messages)
-    await until(cluster, drained=True)
+    await until_drained(cluster, drained=True)
     await cluster.wait_no_ops(txn)
 
 
@@ -160,8 +162,8 @@ async def test_a_seal_that_is_taken_back_has_drained_nothing(setting: Setting) -
     await give_up(cluster, change)
     node = await setting.crash()
     client = await cluster.connect(node)
-    await eventually(lambda: setting.segment in node.broker.segments)
-    await eventually(lambda: not node.broker.segments[setting.segment].ledgers.sealed)
+    await until(lambda: setting.segment in node.broker.segments)
+    await until(lambda: not node.broker.segments[setting.segment].ledgers.sealed)
     await (await client.producer(setting.segment, "p2")).send("d")
     consumer = await cluster.subscribe(client, setting.segment, epoch=2)
     await consumer.wait("d")
@@ -178,11 +180,11 @@ async def test_s7_a_child_is_not_attached_to_before_its_parent_is_drained_whatev
     with pytest.raises(NotAllowed, match="has to consume segment 0 of topic://public/nyc/flights first"):
         await setting.client.subscribe(child, epoch=2)
     await setting.consumer.ack(*setting.consumer.messages)
-    await until(cluster, drained=True)
+    await until_drained(cluster, drained=True)
     attached = await setting.client.subscribe(child, epoch=2)
     await setting.seek_to_the_beginning()
     await setting.client.call(seek=pb.Seek(segment=child, subscription="sub", start=pb.Start(earliest=True)))
-    await eventually(lambda: attached.closed is not None)
+    await until(lambda: attached.closed is not None)
     with pytest.raises(NotAllowed, match="has to consume segment 0"):
         await setting.client.subscribe(child, epoch=2)
 
@@ -195,9 +197,9 @@ async def test_s7_a_grandchild_is_not_attached_to_while_its_grandparent_is_read_
         child, _ = await controller.split(setting.segment)
         grandchild, _ = await controller.split(child)
     await setting.consumer.ack(*setting.consumer.messages)
-    await until(cluster, drained=True)
+    await until_drained(cluster, drained=True)
     await cluster.subscribe(setting.client, child, epoch=2)
-    await until(cluster, drained=True, key=keys.drained(TOPIC.path, "sub", 1))
+    await until_drained(cluster, drained=True, key=keys.drained(TOPIC.path, "sub", 1))
     await setting.seek_to_the_beginning()
     await cluster.assign({consumer_id("c1", 7): [grandchild]}, epoch=3)
     with pytest.raises(NotAllowed, match="has to consume segment 0 of"):
@@ -223,7 +225,7 @@ async def test_s7_a_merged_segment_is_not_attached_to_before_both_its_parents_ar
             await client.subscribe(child, epoch=2)
         await consumer.wait("m")
         await consumer.ack(*consumer.messages)
-        await until(cluster, drained=True, key=keys.drained(TOPIC.path, "sub", number))
+        await until_drained(cluster, drained=True, key=keys.drained(TOPIC.path, "sub", number))
     await client.subscribe(child, epoch=2)
 
 
@@ -232,12 +234,12 @@ async def test_an_attach_that_is_on_its_way_during_a_seek_looks_at_its_parents_a
     cluster, store = setting.cluster, setting.store
     child, _ = await setting.split()
     await setting.consumer.ack(*setting.consumer.messages)
-    await until(cluster, drained=True)
+    await until_drained(cluster, drained=True)
     await cluster.assign({consumer_id("c1", 7): [setting.segment, child]}, epoch=2)
     gate = Gate(store.range)
     store.range = gate  # type: ignore[attr-defined]
     attaching = asyncio.ensure_future(setting.client.subscribe(child, epoch=2))
-    await eventually(lambda: gate.reached)
+    await until(lambda: gate.reached)
     await setting.seek_to_the_beginning()
     await setting.client.call(seek=pb.Seek(segment=child, subscription="sub", start=pb.Start(earliest=True)))
     gate.open()
@@ -284,7 +286,7 @@ async def turns() -> None:
 async def test_a_seek_back_takes_drained_away_before_the_cursor_goes_back(setting: Setting) -> None:
     await setting.split()
     await setting.consumer.ack(*setting.consumer.messages)
-    await until(setting.cluster, drained=True)
+    await until_drained(setting.cluster, drained=True)
     setting.store.hold(deletes_drained)
     seeking = asyncio.ensure_future(setting.seek_to_the_beginning())
     await setting.waiting()
@@ -296,14 +298,14 @@ async def test_a_seek_back_takes_drained_away_before_the_cursor_goes_back(settin
     consumer = await setting.cluster.subscribe(setting.client, setting.segment, epoch=2)
     await consumer.wait(*"abc")
     await consumer.ack(*consumer.messages)
-    await until(setting.cluster, drained=True)
+    await until_drained(setting.cluster, drained=True)
 
 
 async def test_a_seek_that_the_store_does_not_confirm_is_to_be_repeated(setting: Setting) -> None:
     """Its consumer would end with an error that nothing passes away."""
     await setting.split()
     await setting.consumer.ack(*setting.consumer.messages)
-    await until(setting.cluster, drained=True)
+    await until_drained(setting.cluster, drained=True)
     store = setting.store
     commit_really = store.commit
 
@@ -325,7 +327,7 @@ async def test_a_seek_that_is_cut_off_as_it_takes_drained_back_has_it_put_again(
     """▲ The cursor is where it was, so nothing else would: what came of the segment would be read by nobody."""
     await setting.split()
     await setting.consumer.ack(*setting.consumer.messages)
-    await until(setting.cluster, drained=True)
+    await until_drained(setting.cluster, drained=True)
     seeker = await setting.cluster.connect(setting.node)
     store = setting.store
     commit_really = store.commit
@@ -339,11 +341,11 @@ async def test_a_seek_that_is_cut_off_as_it_takes_drained_back_has_it_put_again(
     store.commit = slow  # type: ignore[method-assign]
     start = pb.Start(earliest=True)
     seeking = asyncio.ensure_future(seeker.call(seek=pb.Seek(segment=setting.segment, subscription="sub", start=start)))
-    await until(setting.cluster, drained=False)
+    await until_drained(setting.cluster, drained=False)
     await seeker.close()
     with pytest.raises(ConnectionLost):
         await seeking
-    await until(setting.cluster, drained=True)
+    await until_drained(setting.cluster, drained=True)
 
 
 async def test_a_seek_that_comes_while_drained_is_being_written_waits_for_it_and_takes_it_away(
@@ -366,24 +368,25 @@ async def test_a_seal_that_comes_in_the_midst_of_a_seek_drains_nothing(setting: 
     """▲ All is acked, so with the seal it is drained, but for the seek that is about to move the cursor."""
     cluster, store = setting.cluster, setting.store
     await setting.consumer.ack(*setting.consumer.messages)
-    while await stored_mark(cluster, setting.segment) != setting.last:
-        await asyncio.sleep(0.002)
+    async with asyncio.timeout(10.0):
+        while await stored_mark(cluster, setting.segment) != setting.last:
+            await asyncio.sleep(0.002)
     served = setting.node.broker.segments[setting.segment]
     gate = SlowRead(served.ledgers.read)
     served.ledgers.read = gate  # type: ignore[method-assign]
     long_ago = pb.Start(timestamp_ms=1)  # it is looked up in the log
     seek = pb.Seek(segment=setting.segment, subscription="sub", start=long_ago)
     seeking = asyncio.ensure_future(setting.client.call(seek=seek))
-    await eventually(lambda: gate.reached)
+    await until(lambda: gate.reached)
     store.hold(puts_drained)
     await setting.split()
-    await eventually(lambda: served.ledgers.end is not None)
+    await until(lambda: served.ledgers.end is not None)
     clean_up = setting.node.broker._shared.clean_up
     writing = asyncio.ensure_future(clean_up.drain(served.subscriptions.targets[0], timeout_s=5.0))
     await turns()
     gate.open()
     [subscription] = served.subscriptions
-    await eventually(lambda: subscription.cursor.seeks == 1)  # what says drained was taken back before
+    await until(lambda: subscription.cursor.seeks == 1)  # what says drained was taken back before
     store.open()
     await asyncio.gather(seeking, writing)
     assert not await is_drained(cluster)
@@ -406,13 +409,13 @@ async def test_a7_a_stream_is_told_of_the_end_again_behind_what_an_abort_brings_
     await consumer.wait("a")
     async with controlling(cluster) as controller:
         await controller.split(segment)
-    await eventually(lambda: consumer.ended == "sealed")
+    await until(lambda: consumer.ended == "sealed")
     consumer.ended, txn = None, await cluster.begin()
     await consumer.ack(consumer.messages[0], txn=txn)
     await cluster.abort(txn)
-    await eventually(lambda: consumer.rewinds == 1)
+    await until(lambda: consumer.rewinds == 1)
     await consumer.wait("a")
-    await eventually(lambda: consumer.ended == "sealed")
+    await until(lambda: consumer.ended == "sealed")
 
 
 async def test_only_the_owner_says_drained_and_only_of_the_subscription_it_knows(memory_store: MemoryStore) -> None:
@@ -456,7 +459,7 @@ async def test_of_an_empty_parent_and_of_one_that_a_subscription_starts_behind_a
     await cluster.subscribe(client, segment)
     async with controlling(cluster) as controller:
         child, _ = await controller.split(segment)
-        await until(cluster, drained=True)
+        await until_drained(cluster, drained=True)
         consumer = await cluster.subscribe(client, child, epoch=2)
         await (await client.producer(child)).send("a")
         await consumer.wait("a")
@@ -466,5 +469,5 @@ async def test_of_an_empty_parent_and_of_one_that_a_subscription_starts_behind_a
         await cluster.create_subscription("late", record=record)
         for at, path in enumerate((segment, child)):
             await cluster.subscribe(client, path, name="late", epoch=at + 1)
-            await until(cluster, drained=True, key=keys.drained(TOPIC.path, "late", at))
+            await until_drained(cluster, drained=True, key=keys.drained(TOPIC.path, "late", at))
     assert [entry.id for entry in (await topology_of(cluster)).active] == [3, 4, 2]

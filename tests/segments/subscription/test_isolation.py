@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
+from tests.waiting import until
 from txnwire.errors import InvalidArgument
 from txnwire.proto import txn_pb2 as pb
 
@@ -113,10 +114,10 @@ async def test_v5_latest_and_bounded_reads_respect_the_read_position_and_pass_ov
     await latest.wait("open", "after")
     await timed.wait("open", "after")
     await in_the_gap.wait("after")
-    await eventually(lambda: bounded.ended == "end")
+    await until(lambda: bounded.ended == "end")
     assert bounded.values == ["before", "open"]
     whole_gap = await client.reader(segment, start=pb.Start(timestamp_ms=35), end=end)
-    await eventually(lambda: whole_gap.ended == "end")
+    await until(lambda: whole_gap.ended == "end")
     assert whole_gap.values == []
 
 
@@ -147,7 +148,7 @@ async def test_snapshot_isolation_reads_to_its_end_past_open_transactions_withou
     # E's reader leaves the pending out itself: this one is told by the snapshot which they are.
     request = {"isolation": pb.ISOLATION_SNAPSHOT, "end": end, "min_revision": revision}
     reader = await client.reader(segment, **request)  # type: ignore[arg-type]
-    await eventually(lambda: reader.ended == "end")
+    await until(lambda: reader.ended == "end")
     assert reader.values == ["open"]
     with pytest.raises(InvalidArgument, match="end"):
         await client.reader(segment, isolation=pb.ISOLATION_SNAPSHOT)

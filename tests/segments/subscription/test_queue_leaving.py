@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from segments.subscription.queue_subscription import QueueSubscription
-from tests.segments.brokering import Cluster, Consumer, eventually
+from tests.segments.brokering import Cluster, Consumer
+from tests.waiting import until
 
 
 def counts(consumer: Consumer) -> dict[str, int]:
@@ -89,4 +90,4 @@ async def test_p9_a_consumer_that_is_gone_has_no_share_of_what_its_broker_delive
     consumer = await memory_cluster.queue(going, segment, consumer="going")
     assert shares.consumers == 2
     await (going.close() if lost else consumer.close())
-    await eventually(lambda: shares.consumers == 1)
+    await until(lambda: shares.consumers == 1)

@@ -15,8 +15,9 @@ from segments.subscription.cursor import BLOCK_ENTRIES
 from segments.subscription.dispatch import Delivery
 from segments.subscription.queue import PASSED_AT_ONCE, QueueStatistics
 from segments.subscription.queue_subscription import PASSED_OVER_AT_ONCE
-from tests.segments.brokering import Cluster, Consumer, Received, eventually
+from tests.segments.brokering import Cluster, Consumer, Received
 from tests.segments.changing import controlling
+from tests.waiting import until
 from txnwire.errors import (
     DataCorrupt,
     InvalidArgument,
@@ -110,12 +111,12 @@ async def test_entries_go_round_the_consumers_that_have_permits(memory_cluster: 
     none = await cluster.queue(client, segment, consumer="none", permits=0)
     for number in range(20):
         await producer.send(str(number))
-    await eventually(lambda: len(one.messages) + len(two.messages) == 20)
+    await until(lambda: len(one.messages) + len(two.messages) == 20)
     assert len(one.messages) == len(two.messages) == 10
     assert sorted(one.values + two.values, key=int) == [str(number) for number in range(20)]
     await one.close()
     none.flow(100)
-    await eventually(lambda: len(none.messages) + len(two.messages) == 20)
+    await until(lambda: len(none.messages) + len(two.messages) == 20)
     assert not any(message.redelivery_count for message in none.messages + two.messages)  # it has closed in order
     assert sorted(none.values + two.values, key=int) == [str(number) for number in range(20)]
 
@@ -170,7 +171,7 @@ async def test_p4_queue_and_stream_subscriptions_stand_side_by_side_and_keep_the
     await other.ack(other.messages[0])
     await cluster.abort(txn)
     await queue.wait("m", "m")
-    await eventually(lambda: stream.rewinds)
+    await until(lambda: stream.rewinds)
     await stream.wait("m")
     assert other.values == ["m"]
     with pytest.raises(InvalidArgument, match="has type queue"):
@@ -316,7 +317,7 @@ async def test_a_queue_passes_over_aborted_entries_in_turns_to_the_last(memory_c
         for value in "abcde":
             await producer.send(value, txn=txn)
         await cluster.abort(txn)
-        await eventually(lambda: node.broker.statistics().segments[0].subscriptions[0].backlog == 0)
+        await until(lambda: node.broker.statistics().segments[0].subscriptions[0].backlog == 0)
 
 
 async def test_what_comes_behind_many_pending_entries_is_delivered_without_being_asked_for_again(
@@ -409,7 +410,7 @@ async def test_a_delay_goes_on_where_all_consumers_were_lost_over_a_read_that_fa
     await consumer.nack(consumer.messages[0], delay_ms=200)
     subscription = await node.broker.segments[segment].subscriptions.load("jobs")
     subscription.close(DataCorrupt("planted"))
-    await eventually(lambda: isinstance(consumer.closed, DataCorrupt))
+    await until(lambda: isinstance(consumer.closed, DataCorrupt))
     again = await cluster.queue(client, segment)
     await again.wait("m")
     assert counts(again) == {"m": 1}
@@ -456,7 +457,7 @@ async def test_a_queue_reads_from_disk_what_is_behind_the_cache(memory_cluster: 
     await consumer.wait(*plain, *(str(number) for number in range(0, 30, 3)))
     odd = [message for message in consumer.take() if int(message.value) % 2]
     await consumer.nack(*odd)
-    await eventually(lambda: len(consumer.messages) == 15)
+    await until(lambda: len(consumer.messages) == 15)
     assert sorted(consumer.values, key=int) == [str(number) for number in range(1, 30, 2)]
 
 
@@ -473,7 +474,7 @@ async def test_a_queue_consumer_gets_nothing_before_its_revision_is_followed(mem
     for value in "abc":
         await producer.send(value)
     await other.wait(*"abc")
-    await eventually(lambda: isinstance(ahead.closed, Timeout))
+    await until(lambda: isinstance(ahead.closed, Timeout))
     assert ahead.all == []
     behind = await cluster.queue(client, segment, consumer="behind", permits=0)
     behind.flow(10, await cluster.commit(await cluster.begin()))
@@ -524,15 +525,15 @@ async def test_a_slow_connection_gets_no_more_than_its_bound_and_the_others_go_o
     table, sink = node.broker.segments[segment].subscriptions, SlowSink()
     subscription, consumer = await table.attach_to_queue(sink, subscription="jobs", holder="slow@1", min_revision=0)
     subscription.add_permits(consumer, 1000)
-    await eventually(lambda: sink.entries)
+    await until(lambda: sink.entries)
     other.flow(1000)
-    await eventually(lambda: sink.entries + len(other.all) == 100)
+    await until(lambda: sink.entries + len(other.all) == 100)
     assert sink.pending_bytes < 2000 + 500 + 300
     sink.drained.set()
     before = sink.entries
     await producer.send("more")
     await producer.send("and more")
-    await eventually(lambda: sink.entries > before)
+    await until(lambda: sink.entries > before)
 
 
 async def test_a_queue_has_room_for_acks_as_far_as_it_reads(memory_cluster: Cluster) -> None:
@@ -608,11 +609,11 @@ async def test_a_sealed_segment_ends_for_a_queue_once_all_of_it_is_given_out(mem
     assert consumer.ended is None
     await cluster.commit(txn)
     await consumer.wait("m", "t")
-    await eventually(lambda: consumer.ended == "sealed")
+    await until(lambda: consumer.ended == "sealed")
     consumer.ended = None
     await consumer.nack(*consumer.take())
     await consumer.wait("m", "t")
-    await eventually(lambda: consumer.ended == "sealed")
+    await until(lambda: consumer.ended == "sealed")
 
 
 class Unreadable(FileLedgerStore):
@@ -644,7 +645,7 @@ async def test_a_disk_that_fails_to_read_is_logged_once_and_not_for_every_consum
     client = await cluster.connect(node)
 
     async def until_closed(consumer: Consumer) -> None:
-        await eventually(lambda: isinstance(consumer.closed, StoreUnavailable))
+        await until(lambda: isinstance(consumer.closed, StoreUnavailable))
 
     async def closed_again(times: int) -> list[str]:
         with capture_logs() as logs:

@@ -14,8 +14,9 @@ from segments.layout.assignment import consumer_id
 from segments.ledger.ledger import LedgerStore
 from segments.owner.segment import Segment
 from segments.subscription.dispatch import PASS_ENTRIES
-from tests.segments.brokering import TOPIC, Cluster, Consumer, eventually
+from tests.segments.brokering import TOPIC, Cluster, Consumer
 from tests.segments.gates import HeldReads
+from tests.waiting import until
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import SubscriptionRecord
@@ -94,7 +95,7 @@ async def test_v4_a_read_that_is_parked_filters_what_the_abort_lets_through(clus
     served = node.broker.segments[segment]
     if kind == "queue":
         await reader.wait("before", "plain")
-        await eventually(lambda: set_aside(served) == 2, what="both are set aside")
+        await until(lambda: set_aside(served) == 2, what="both are set aside")
     else:
         await reader.wait("before")
         [at] = served.dispatcher.consumers
@@ -134,7 +135,7 @@ async def test_v4_what_is_read_from_the_disk_while_the_abort_arrives_is_filtered
     [disk] = disks[1:]
     disk.hold()
     queue, reader = await cluster.queue(client, segment), await client.reader(segment)
-    await eventually(lambda: disk.waiting == 2, what="both read from the disk")
+    await until(lambda: disk.waiting == 2, what="both read from the disk")
     revision = await cluster.abort(txn)
     await node.broker.segments[segment].wait_followed(revision)
     disk.open()
@@ -167,13 +168,13 @@ async def test_v5_a_bounded_read_crosses_an_aborted_gap_and_ends(cluster: Cluste
     last = await producer.send("aborted", txn=txn)
     await cluster.abort(txn)
     reader = await client.reader(segment, end=last)
-    await eventually(lambda: reader.ended)
+    await until(lambda: reader.ended)
     assert reader.values == ["seen"]
     empty = await client.reader(segment, start=pb.Start(latest=True), end=last)
-    await eventually(lambda: empty.ended)
+    await until(lambda: empty.ended)
     assert empty.values == []
     nothing = await client.reader(segment, end=EARLIEST)
-    await eventually(lambda: nothing.ended)
+    await until(lambda: nothing.ended)
 
 
 async def test_v5_a_time_stamp_starts_at_the_first_message_not_older(cluster: Cluster) -> None:
@@ -241,7 +242,7 @@ async def test_v5_a_reader_whose_start_is_looked_for_as_its_segment_is_lost_is_t
     served = await node.broker.segment(segment)
     disks[1].hold()
     attaching = asyncio.ensure_future(client.reader(segment, start=pb.Start(timestamp_ms=50)))
-    await eventually(lambda: disks[1].waiting)
+    await until(lambda: disks[1].waiting)
     served.lost(NotOwner("taken away"))
     disks[1].open()
     with pytest.raises(NotOwner):
@@ -350,11 +351,11 @@ async def test_a_consumer_that_does_not_read_holds_back_only_itself(cluster: Clu
     parked = await slow.reader(segment, permits=0)
     slow.connection.pause(True)
     parked.flow(1000)
-    await eventually(lambda: len(reader.values) == 30)
+    await until(lambda: len(reader.values) == 30)
     bound = node.broker.settings.connection_pending_bytes + 2 * node.broker.settings.deliver_bytes
     assert 0 < slow.connection._bytes <= bound
     slow.connection.pause(False)
-    await eventually(lambda: len(parked.values) == 30)
+    await until(lambda: len(parked.values) == 30)
 
 
 async def test_old_entries_are_read_from_the_ledgers_and_the_tail_from_memory(cluster: Cluster) -> None:

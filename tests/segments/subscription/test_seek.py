@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.segments.brokering import CALL_S, Client, Cluster, Consumer, Node, Producer, eventually
+from tests.segments.brokering import CALL_S, Client, Cluster, Consumer, Node, Producer
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
+from tests.waiting import until
 from txnstore import keys
 from txnstore.store import Commit
 from txnwire.errors import NotAllowed, NotOwner, SubscriptionNotFound, Timeout, TxnConflict
@@ -77,7 +78,7 @@ async def test_everything_from_the_start_comes_again(setting: Setting, start: pb
         start.segment = setting.segment
     former = await consumed(setting, *"abcd")
     await setting.seek(start)
-    await eventually(lambda: former.closed)
+    await until(lambda: former.closed)
     consumer = await setting.attach()
     await setting.producer.send("e")
     await consumer.wait(*expected, "e")
@@ -146,7 +147,7 @@ async def test_a_seek_waits_for_the_decision_of_pending_acks(setting: Setting) -
     txn = await setting.cluster.begin()
     await consumer.ack(consumer.messages[0], txn=txn)
     seeking = asyncio.ensure_future(setting.seek())
-    await eventually(lambda: consumer.closed)
+    await until(lambda: consumer.closed)
     attaching = asyncio.ensure_future(setting.attach())
     await setting.producer.send("c")
     assert not seeking.done()
@@ -171,9 +172,9 @@ async def test_a_seek_goes_on_as_the_only_ack_it_waits_for_is_refused(memory_clu
     txn = await setting.cluster.begin()
     store.hold(is_ack_op)
     acking = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     seeking = asyncio.ensure_future(setting.seek())
-    await eventually(lambda: consumer.closed)
+    await until(lambda: consumer.closed)
     await setting.cluster.abort(txn)
     store.open()
     with pytest.raises(TxnConflict):
@@ -216,10 +217,10 @@ async def test_a_crash_within_a_seek_leaves_the_cursor_before_or_behind_it(memor
     await consumer.ack(consumer.messages[0])
     await consumer.ack(consumer.messages[2])
     store: GatedStore = setting.node.store  # type: ignore[assignment]
-    await eventually(lambda: any(_is_cursor(commit, setting.segment) for commit in store.sent))
+    await until(lambda: any(_is_cursor(commit, setting.segment) for commit in store.sent))
     store.hold(lambda commit: _is_cursor(commit, setting.segment))
     seeking = asyncio.ensure_future(setting.seek())
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     await setting.node.crash()
     await asyncio.gather(seeking, return_exceptions=True)
     await setting.restart()
@@ -251,9 +252,9 @@ async def test_the_ops_of_committed_acks_are_gone_before_the_sought_cursor_is_st
         txn = await memory_cluster.begin()
         await consumer.ack(message, txn=txn)
         await memory_cluster.commit(txn)
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     seeking = asyncio.ensure_future(setting.seek())
-    await eventually(lambda: consumer.closed)
+    await until(lambda: consumer.closed)
     store.open()
     await seeking
     [sought] = [at for at, commit in enumerate(store.sent) if any(b'"seeks":1' in put.value for put in commit.puts)]
@@ -270,7 +271,7 @@ async def test_who_waited_for_a_seek_attaches_under_the_assignment_of_then(memor
     txn = await memory_cluster.begin()
     await consumer.ack(consumer.messages[0], txn=txn)
     seeking = asyncio.ensure_future(setting.seek())
-    await eventually(lambda: consumer.closed)
+    await until(lambda: consumer.closed)
     attaching = asyncio.ensure_future(setting.client.subscribe(setting.segment, epoch=1))
     await setting.producer.send("b")
     await memory_cluster.assign({"c2@0000000000000007": [setting.segment]}, epoch=2)

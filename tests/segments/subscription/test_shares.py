@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import LogEntry, TailCache
 from segments.subscription.shares import LEAST_BYTES, CacheShares, DeliveryShares
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
+from tests.waiting import until
 from txnwire.ids import Position
 
 SETTINGS = BrokerSettings()
@@ -79,5 +80,5 @@ async def test_a_reader_that_is_given_up_gives_its_share_back(memory_cluster: Cl
     shares = node.broker.segments[segment].dispatcher.shares
     assert shares.consumers == 1
     reader.flow(1, min_revision=1_000_000)
-    await eventually(lambda: reader.closed)
+    await until(lambda: reader.closed)
     assert shares.consumers == 0

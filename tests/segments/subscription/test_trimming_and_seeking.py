@@ -7,9 +7,10 @@ from pathlib import Path
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.retention import Retention
-from tests.segments.brokering import CALL_S, Client, Cluster, Node, eventually
+from tests.segments.brokering import CALL_S, Client, Cluster, Node
 from tests.segments.gates import GatedStore
 from tests.segments.log.test_housekeeping import QUIET
+from tests.waiting import until
 from txnstore import keys
 from txnstore.store import Commit, MetadataStore
 from txnwire.ids import Position
@@ -48,7 +49,7 @@ async def drained(cluster: Cluster) -> tuple[str, Node, Client]:
         await served.roll()
     await consumer.wait(*VALUES)
     await consumer.ack(*consumer.messages)
-    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    await until(lambda: served.buffer.watermark == served.last_confirmed)
     return segment, node, client
 
 
@@ -66,7 +67,7 @@ async def test_a_seek_back_while_a_footer_is_written_is_not_trimmed(memory_clust
     [ledgers] = made
     ledgers.slow = True
     keeping = asyncio.ensure_future(node.broker.segments[segment].keep(Retention(ms=-1)))
-    await eventually(lambda: ledgers.waiting)
+    await until(lambda: ledgers.waiting)
     async with asyncio.timeout(CALL_S):
         await client.call(seek=pb.Seek(segment=segment, subscription="sub"))
     ledgers.go_on.set()
@@ -91,7 +92,7 @@ async def test_a_seek_back_by_part_while_a_footer_is_written_keeps_that_part(mem
     served = node.broker.segments[segment]
     third = next(info.ledger_id for info in served.ledgers.record.ledgers[2:])
     keeping = asyncio.ensure_future(served.keep(Retention(ms=-1)))
-    await eventually(lambda: ledgers.waiting)
+    await until(lambda: ledgers.waiting)
     start = pb.Start(segment=segment, ledger_id=third, entry_id=0, index=0)
     async with asyncio.timeout(CALL_S):
         await client.call(seek=pb.Seek(segment=segment, subscription="sub", start=start))
@@ -114,7 +115,7 @@ async def test_what_is_trimmed_counts_as_consumed_by_each_subscription(memory_cl
     for value in VALUES:
         await producer.send(value)
         await served.roll()
-    await eventually(lambda: served.buffer.watermark == served.last_confirmed)
+    await until(lambda: served.buffer.watermark == served.last_confirmed)
     await served.keep(Retention(ms=-1, undrained=True))
     assert served.ledgers.trimmed_through == served.last_confirmed
     assert [one.consumed >= served.last_confirmed for one in served.subscriptions] == [True] * 3
@@ -139,10 +140,10 @@ async def test_a_seek_back_waits_for_a_trim_that_is_being_written(memory_cluster
     [store] = stores
     store.hold(trims)
     keeping = asyncio.ensure_future(node.broker.segments[segment].keep(Retention(ms=-1)))
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     seeking = asyncio.ensure_future(client.call(seek=pb.Seek(segment=segment, subscription="sub")))
     seen: list[None] = []
-    await eventually(lambda: seen.append(None) or len(seen) > 30)
+    await until(lambda: seen.append(None) or len(seen) > 30)
     assert not seeking.done()
     store.open()
     async with asyncio.timeout(CALL_S):

@@ -11,7 +11,7 @@ import pytest
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.sending import Budget
 from simulation.judges.leftovers import files_left, leases_left, left_in, tasks_left
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, run, virtual_time
 from tests.txnclient.scripted_server import TOPIC, connected
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -42,15 +42,13 @@ def test_a_budget_that_is_taken_is_left_wherever_it_hangs() -> None:
     assert list(left_in(holder)) == ["Holder, closed, has 7 left in Budget.bytes"]
 
 
-def test_a_client_that_is_open_has_its_connection_tasks_and_what_it_opened() -> None:
-    async def scenario() -> None:
-        async with connected() as (_, client):
-            await client.producer(TOPIC)
-            left = [text.rpartition(" ")[2] for text in left_in(client)]
-            assert {"Client._opened", "Links._links", "OwnedTasks._tasks"} <= set(left)
-        assert list(left_in(client)) == []
-
-    run(scenario())
+@virtual_time
+async def test_a_client_that_is_open_has_its_connection_tasks_and_what_it_opened() -> None:
+    async with connected() as (_, client):
+        await client.producer(TOPIC)
+        left = [text.rpartition(" ")[2] for text in left_in(client)]
+        assert {"Client._opened", "Links._links", "OwnedTasks._tasks"} <= set(left)
+    assert list(left_in(client)) == []
 
 
 def test_a_task_of_ours_is_left_and_one_of_others_is_not() -> None:
@@ -80,15 +78,13 @@ def test_a_scenario_in_virtual_time_that_leaves_a_task_fails() -> None:
     run(scenario(), leaves_tasks=True)
 
 
-def test_a_lease_is_left_with_its_keys_but_for_that_of_sendings() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = MemoryStore(etcd, LoopClock(), random.Random(1))
-        lease = await store.grant_lease(30.0)
-        await store.commit(Commit(puts=(Put(keys.leader("planted"), b"x", lease.id),)))
-        assert list(leases_left(etcd)) == [f"lease {lease.id:x} is left, with /leader/planted"]
-        await lease.revoke()
-        assert list(leases_left(etcd)) == []
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_a_lease_is_left_with_its_keys_but_for_that_of_sendings() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = MemoryStore(etcd, LoopClock(), random.Random(1))
+    lease = await store.grant_lease(30.0)
+    await store.commit(Commit(puts=(Put(keys.leader("planted"), b"x", lease.id),)))
+    assert list(leases_left(etcd)) == [f"lease {lease.id:x} is left, with /leader/planted"]
+    await lease.revoke()
+    assert list(leases_left(etcd)) == []
+    await store.close()

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from segments.ledger.ledger import LedgerFailed, LedgerUnreadable
-from simulation.workloads.recorder import Recorder
-from simulation.workloads.workload import Plan
+from simulation.clients.plan import Plan
+from simulation.clients.recorder import Recorder
 from simulation.world.sim_disk import IO_ERROR, DiskFaults, Part, SimDisk
 from simulation.world.sim_ledger import SimLedgerStore
 from tests.segments.ledger_store_contract import ALL, SEGMENT, LedgerStoreContract, create, filled

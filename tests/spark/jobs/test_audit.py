@@ -21,7 +21,7 @@ from pyspark_txnstore.jobs.judgement import KINDS
 from pyspark_txnstore.shared.process_client import close_clients
 from tests.cluster import InProcessCluster
 from tests.spark.service import Service
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 from txnstore import keys, records
 from txnstore.store import Commit, Delete, Put
 

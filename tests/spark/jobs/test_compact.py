@@ -18,7 +18,7 @@ from pyspark_txnstore.shared.options import SourceOptions
 from pyspark_txnstore.source.columns import SCHEMA
 from pyspark_txnstore.source.compacted_files import Generations
 from tests.spark.service import REPOSITORY, Service
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 from txnwire.errors import InvalidArgument
 
 pytestmark = pytest.mark.timeout(300)  # many queries, each of them slow on a machine that is busy
@@ -191,7 +191,7 @@ def test_what_was_compacted_outlives_its_ledgers_and_a_gap_is_not_passed_over_in
     prices.client.update_topic(prices.topic, retention_ms=1)
     prices.send({"a": "2"})
     prices.split()  # what is sealed is trimmed, uncompacted
-    wait_until(lambda: not prices.is_kept(), "retention to take everything", 120.0)
+    wait_until(lambda: not prices.is_kept(), "retention to take everything", within_s=120.0)
     prices.send({"b": "3"})
     compacted = [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]
     assert pairs(prices.read()) == in_order([*compacted, (b"b", b"3")])

@@ -16,7 +16,7 @@ import txnclient.sync
 from pyspark_txnstore.jobs import command_line, export
 from pyspark_txnstore.jobs.export_folder import ExportFolder
 from tests.spark.service import Service
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 from txnclient import Snapshot
 from txnstore.etcd.lifetime import tied_to_parent
 
@@ -112,7 +112,11 @@ def test_a_killed_export_is_finished_by_the_next(
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     with subprocess.Popen(tied_to_parent(command), cwd=REPOSITORY, env=environment, start_new_session=True) as process:
-        wait_until(lambda: list(tmp_path.glob(".making-*")) or process.poll() is not None, "the export to write", 200.0)
+        wait_until(
+            lambda: list(tmp_path.glob(".making-*")) or process.poll() is not None,
+            "the export to write",
+            within_s=200.0,
+        )
         assert process.poll() is None, "it ended before it could be killed"
         os.killpg(process.pid, signal.SIGKILL)
     assert ExportFolder(str(tmp_path)).last() == before

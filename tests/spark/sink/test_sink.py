@@ -30,7 +30,7 @@ from pyspark_txnstore.sink.runs import BatchRun
 from pyspark_txnstore.sink.winners import Repeat, to_commit
 from tests.spark.service import REPOSITORY, Service
 from tests.spark.sink_lines import Lines
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 from txnstore.etcd.lifetime import tied_to_parent
 from txnwire.errors import TxnNotFound
 from txnwire.protocol import MIB
@@ -197,7 +197,7 @@ def test_x1_a_commit_outlives_the_servers_that_were_to_make_it(
     lines.add(f"{number}" for number in range(20))
 
     def kill() -> None:
-        wait_until((lines.marks / "held").exists, "the commit", 150.0)
+        wait_until((lines.marks / "held").exists, "the commit", within_s=150.0)
         service.kill("server", "etcd", "broker-1")
         (lines.marks / "go").touch()
 
@@ -268,7 +268,9 @@ def other_driver(folder: Path, service: Service, topic: str) -> Iterator[subproc
         tied_to_parent(command), cwd=REPOSITORY, env=environment, start_new_session=True, stderr=subprocess.DEVNULL
     ) as process:
         try:
-            wait_until(lambda: (folder / "marks" / "held").exists() or process.poll() is not None, "the driver", 200.0)
+            wait_until(
+                lambda: (folder / "marks" / "held").exists() or process.poll() is not None, "the driver", within_s=200.0
+            )
             assert process.poll() is None, "the driver has ended before it came to its commit"
             yield process
         finally:

@@ -29,7 +29,7 @@ from pyspark_txnstore.sink.winners import BatchCommit, Repeat, Written, to_commi
 from tests.spark.service import REPOSITORY, Service
 from tests.spark.sink.test_sink import read_all, stored
 from tests.spark.sink_lines import Lines
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 from txnstore.etcd.lifetime import tied_to_parent
 from txnwire.errors import InvalidTxnState, TopicNotFound, TxnError
 
@@ -175,7 +175,7 @@ def test_x1_a_batch_that_is_stopped_is_aborted_at_once_wherever_its_checkpoint_i
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(lines.folder / "checkpoints"))
     try:
         query = lines.start(topic, lines.rows(1), "stall", queryName="stopped")
-        wait_until(lambda: (lines.marks / "stalled").exists() or not query.isActive, "the batch", 100.0)
+        wait_until(lambda: (lines.marks / "stalled").exists() or not query.isActive, "the batch", within_s=100.0)
         name = batch_names.micro_batch_name(sink_name, query.id, 0).text
         begun = sync_client.begin(name=name)
         assert begun.joined
@@ -248,7 +248,7 @@ def test_x1_an_attempt_that_is_stopped_and_comes_back_behind_the_commit_does_not
         command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
-            wait_until(lambda: (tmp_path / "half").exists() or process.poll() is not None, "its rows", 100.0)
+            wait_until(lambda: (tmp_path / "half").exists() or process.poll() is not None, "its rows", within_s=100.0)
             os.killpg(process.pid, signal.SIGSTOP)
             winner = write(options, name, NEWER, 2, b"a", b"b")
             commit(options, winner)

@@ -22,7 +22,7 @@ from pyspark_txnstore.source.idle import BLOCK_S, FALLBACK_S
 from pyspark_txnstore.source.stream import StreamReader
 from tests.spark.micro_batches import commit, send
 from tests.spark.service import Service
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 from txnclient.connection.links import Link
 from txnwire.errors import InvalidArgument, TopicNotFound
 

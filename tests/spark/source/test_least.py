@@ -17,7 +17,7 @@ from pyspark_txnstore.shared.options import SourceOptions
 from pyspark_txnstore.source.stream import StreamReader
 from tests.spark.micro_batches import Start, commit, numbered, send
 from tests.spark.service import Service
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 from txnwire.errors import InvalidArgument
 
 DELAY_S = 60.0

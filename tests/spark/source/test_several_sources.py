@@ -25,7 +25,7 @@ from pyspark_txnstore.shared.options import SourceOptions
 from pyspark_txnstore.source.stream import StreamReader
 from tests.spark.micro_batches import commit
 from tests.spark.service import Service
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 
 FORMAT = "txnstore_gated"
 
@@ -91,7 +91,7 @@ def load(spark: SparkSession, service: Service, tmp_path: Path) -> Callable[...,
 
 def wait(query: StreamingQuery, condition: Callable[[], object], what: str) -> None:
     """As long as the query runs."""
-    wait_until(lambda: condition() or not query.isActive, what, 100.0)
+    wait_until(lambda: condition() or not query.isActive, what, within_s=100.0)
     if (error := query.exception()) is not None:
         raise error
 

@@ -16,7 +16,7 @@ import txnclient.sync
 from pyspark_txnstore.shared.offsets import decode_offset
 from tests.spark.micro_batches import Start, commit, numbered, send, values
 from tests.spark.service import Service
-from tests.spark.waiting import wait_until
+from tests.waiting import wait_until
 from txnclient import Snapshot
 from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
 from txnwire.ids import EARLIEST, Position
@@ -234,7 +234,7 @@ def test_what_only_an_aborted_transaction_held_back_is_no_loss(
     def is_gone() -> bool:
         return not list(sync_client.scan_entries(parent.path, after=EARLIEST, end=end, trimmed="skip"))
 
-    wait_until(is_gone, "retention to take the parent", 120.0)
+    wait_until(is_gone, "retention to take the parent", within_s=120.0)
     send(sync_client, topic, [b"new"])
     assert values(query.next()) == [b"new"]
     query.restart()

@@ -8,7 +8,7 @@ import pytest
 
 import txnclient
 from tests.mute_endpoint import mute_endpoint
-from tests.segments.virtual_time import run
+from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import connected
 from tests.txnclient.test_belonging import CALLS_OF_ALL, opened
 
@@ -46,40 +46,36 @@ EMPTY_IN_THE_END = ("reader.receive_many",)
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS_OF_ALL if name not in PATIENT])
-def test_c6_a_call_to_mute_servers_is_given_up_in_time(name: str) -> None:
-    async def scenario() -> None:
-        async with connected(timeout=TIMEOUT_S) as (cluster, client):
-            things = await opened(client, cluster.servers["broker:1"])
-            cluster.transport.go_mute()
-            async with asyncio.timeout(TIMEOUT_S + GIVING_BACK_S) as limit:
-                if name in (*KNOWN_HERE, *EMPTY_IN_THE_END):
+@virtual_time
+async def test_c6_a_call_to_mute_servers_is_given_up_in_time(name: str) -> None:
+    async with connected(timeout=TIMEOUT_S) as (cluster, client):
+        things = await opened(client, cluster.servers["broker:1"])
+        cluster.transport.go_mute()
+        async with asyncio.timeout(TIMEOUT_S + GIVING_BACK_S) as limit:
+            if name in (*KNOWN_HERE, *EMPTY_IN_THE_END):
+                await CALLS_OF_ALL[name](things)
+            else:
+                with pytest.raises(txnclient.Timeout):
                     await CALLS_OF_ALL[name](things)
-                else:
-                    with pytest.raises(txnclient.Timeout):
-                        await CALLS_OF_ALL[name](things)
-            assert not limit.expired()
-            async with asyncio.timeout(TIMEOUT_S):
-                try:
-                    await client.close()
-                except txnclient.TxnError as lost:
-                    assert name == "producer.send_nowait", lost
-
-    run(scenario())
+        assert not limit.expired()
+        async with asyncio.timeout(TIMEOUT_S):
+            try:
+                await client.close()
+            except txnclient.TxnError as lost:
+                assert name == "producer.send_nowait", lost
 
 
 @pytest.mark.parametrize("name", PATIENT)
-def test_c6_who_waits_for_messages_of_mute_servers_can_be_cancelled_and_closed(name: str) -> None:
-    async def scenario() -> None:
-        async with connected(timeout=TIMEOUT_S) as (cluster, client):
-            things = await opened(client, cluster.servers["broker:1"])
-            cluster.transport.go_mute()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(10 * TIMEOUT_S):
-                    await CALLS_OF_ALL[name](things)
-            async with asyncio.timeout(TIMEOUT_S):
-                await client.close()
-
-    run(scenario())
+@virtual_time
+async def test_c6_who_waits_for_messages_of_mute_servers_can_be_cancelled_and_closed(name: str) -> None:
+    async with connected(timeout=TIMEOUT_S) as (cluster, client):
+        things = await opened(client, cluster.servers["broker:1"])
+        cluster.transport.go_mute()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10 * TIMEOUT_S):
+                await CALLS_OF_ALL[name](things)
+        async with asyncio.timeout(TIMEOUT_S):
+            await client.close()
 
 
 async def test_c6_a_server_that_takes_the_connection_and_says_nothing_is_given_up() -> None:

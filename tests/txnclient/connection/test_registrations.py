@@ -7,158 +7,140 @@ import asyncio
 import pytest
 
 import txnclient
-from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.waiting import until
 from txnwire.errors import Overloaded, TopicNotFound
 
 
-def test_producers_of_a_client_share_a_registration_which_ends_with_the_last() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            producers = [await client.producer(TOPIC) for _ in range(3)]
-            assert len(server.registered) == 1, "before anything was sent"
-            assert server.seen["register_producer"] == 1
-            for producer in producers:
-                assert len(server.registered) == 1
-                await producer.close()
-            await until(lambda: not server.registered)
-            async with client.producer(TOPIC):
-                assert len(server.registered) == 1
-
-    run(scenario())
+@virtual_time
+async def test_producers_of_a_client_share_a_registration_which_ends_with_the_last() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producers = [await client.producer(TOPIC) for _ in range(3)]
+        assert len(server.registered) == 1, "before anything was sent"
+        assert server.seen["register_producer"] == 1
+        for producer in producers:
+            assert len(server.registered) == 1
+            await producer.close()
+        await until(lambda: not server.registered)
+        async with client.producer(TOPIC):
+            assert len(server.registered) == 1
 
 
-def test_a_registration_follows_the_controller_and_its_connection() -> None:
-    async def scenario() -> None:
-        async with connected("broker:1", "broker:2") as (cluster, client):
-            first, second = cluster.servers["broker:1"], cluster.servers["broker:2"]
-            async with client.producer(TOPIC):
-                cluster.controller = "broker:2"
-                cluster.announce()
-                await until(lambda: len(second.registered) == 1)
-                await until(lambda: not first.registered)
-                for peer, *_ in list(second.registered):
-                    peer.disconnect(txnclient.ConnectionLost("cut by the test"))
-                await until(lambda: second.seen["register_producer"] == 2)
-                cluster.controller = "broker:1"
-                cluster.announce()
-                await until(lambda: len(first.registered) == 1)
-
-    run(scenario())
-
-
-def test_a_producer_opens_and_sends_while_nobody_leads() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            cluster.controller = ""
+@virtual_time
+async def test_a_registration_follows_the_controller_and_its_connection() -> None:
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        first, second = cluster.servers["broker:1"], cluster.servers["broker:2"]
+        async with client.producer(TOPIC):
+            cluster.controller = "broker:2"
             cluster.announce()
-            await until(lambda: not client._directory.controller_address)
-            async with client.producer(TOPIC) as producer:
-                await producer.send(b"x")
-                assert not server.registered
-                cluster.controller = "broker:1"
-                cluster.announce()
-                await until(lambda: len(server.registered) == 1)
+            await until(lambda: len(second.registered) == 1)
+            await until(lambda: not first.registered)
+            for peer, *_ in list(second.registered):
+                peer.disconnect(txnclient.ConnectionLost("cut by the test"))
+            await until(lambda: second.seen["register_producer"] == 2)
+            cluster.controller = "broker:1"
+            cluster.announce()
+            await until(lambda: len(first.registered) == 1)
 
-    run(scenario())
+
+@virtual_time
+async def test_a_producer_opens_and_sends_while_nobody_leads() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        cluster.controller = ""
+        cluster.announce()
+        await until(lambda: not client._directory.controller_address)
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"x")
+            assert not server.registered
+            cluster.controller = "broker:1"
+            cluster.announce()
+            await until(lambda: len(server.registered) == 1)
 
 
 @pytest.mark.parametrize("how", ["silent", "refuses"])
-def test_a_controller_that_does_not_answer_keeps_no_producer_from_opening(how: str) -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            if how == "silent":
-                server.hold["register_producer"] = asyncio.Event()
-            else:
-                server.refuse["register_producer"] = [Overloaded("later") for _ in range(3)]
-            async with client.producer(TOPIC) as producer:
-                await producer.send(b"x")
-                if how == "silent":
-                    server.hold["register_producer"].set()
-                await until(lambda: len(server.registered) == 1)
-
-    run(scenario())
-
-
-def test_an_older_controller_is_not_asked_again_and_again() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            server.refuse["register_producer"] = [txnclient.InvalidArgument("not served here") for _ in range(9)]
-            async with client.producer(TOPIC) as producer:
-                await producer.send(b"x")
-                await asyncio.sleep(60.0)
-                assert server.seen["register_producer"] == 1
-
-    run(scenario())
-
-
-def test_nothing_turns_while_the_connection_has_ended_and_nobody_leads() -> None:
-    """Virtual time does not pass while something turns."""
-
-    async def scenario() -> None:
-        async with connected("broker:1", "broker:2") as (cluster, client):
-            second = cluster.servers["broker:2"]
-            cluster.controller = "broker:2"
-            cluster.announce()
-            await until(lambda: client._directory.controller_address == "broker:2")
-            producer = await client.producer(TOPIC)
-            cluster.controller = ""
-            cluster.announce()
-            await until(lambda: not client._directory.controller_address)
-            await second.stop()
-            await asyncio.sleep(60.0)
-            await producer.close()
-            await asyncio.sleep(60.0)
-            assert second.seen["register_producer"] == 1, "nobody is asked who does not lead"
-
-    run(scenario())
-
-
-def test_a_producer_that_is_opened_while_the_next_topic_is_not_known_yet_is_of_the_next() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            cluster.life = 7
-            await (await client.producer(TOPIC)).close()
-            cluster.make_again()  # and nobody has told the client
-            opening = asyncio.ensure_future(client.producer(TOPIC).__aenter__())
-            await asyncio.sleep(0.1)
-            assert not opening.done()
-            cluster.announce()
-            producer = await opening
-            await producer.send(b"new")
-            assert not any(cluster.stored[path] for path in SEGMENTS)
-            await producer.close()
-
-    run(scenario())
-
-
-def test_a_topic_that_the_controller_does_not_know_is_not_found() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            cluster.servers["broker:1"].refuse["register_producer"] = [TopicNotFound("it is being deleted")]
-            with pytest.raises(TopicNotFound):
-                await client.producer(TOPIC)
-
-    run(scenario())
-
-
-def test_an_opening_that_is_cancelled_leaves_no_registration() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
+@virtual_time
+async def test_a_controller_that_does_not_answer_keeps_no_producer_from_opening(how: str) -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        if how == "silent":
             server.hold["register_producer"] = asyncio.Event()
-            opening = asyncio.ensure_future(client.producer(TOPIC).__aenter__())
-            await until(lambda: server.seen["register_producer"])
-            opening.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await opening
-            del server.hold["register_producer"]
-            async with client.producer(TOPIC):
-                await until(lambda: server.registered)
-            await until(lambda: not server.registered)
+        else:
+            server.refuse["register_producer"] = [Overloaded("later") for _ in range(3)]
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"x")
+            if how == "silent":
+                server.hold["register_producer"].set()
+            await until(lambda: len(server.registered) == 1)
 
-    run(scenario())
+
+@virtual_time
+async def test_an_older_controller_is_not_asked_again_and_again() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.refuse["register_producer"] = [txnclient.InvalidArgument("not served here") for _ in range(9)]
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"x")
+            await asyncio.sleep(60.0)
+            assert server.seen["register_producer"] == 1
+
+
+@virtual_time
+async def test_nothing_turns_while_the_connection_has_ended_and_nobody_leads() -> None:
+    """Virtual time does not pass while something turns."""
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        second = cluster.servers["broker:2"]
+        cluster.controller = "broker:2"
+        cluster.announce()
+        await until(lambda: client._directory.controller_address == "broker:2")
+        producer = await client.producer(TOPIC)
+        cluster.controller = ""
+        cluster.announce()
+        await until(lambda: not client._directory.controller_address)
+        await second.stop()
+        await asyncio.sleep(60.0)
+        await producer.close()
+        await asyncio.sleep(60.0)
+        assert second.seen["register_producer"] == 1, "nobody is asked who does not lead"
+
+
+@virtual_time
+async def test_a_producer_that_is_opened_while_the_next_topic_is_not_known_yet_is_of_the_next() -> None:
+    async with connected() as (cluster, client):
+        cluster.life = 7
+        await (await client.producer(TOPIC)).close()
+        cluster.make_again()  # and nobody has told the client
+        opening = asyncio.ensure_future(client.producer(TOPIC).__aenter__())
+        await asyncio.sleep(0.1)
+        assert not opening.done()
+        cluster.announce()
+        producer = await opening
+        await producer.send(b"new")
+        assert not any(cluster.stored[path] for path in SEGMENTS)
+        await producer.close()
+
+
+@virtual_time
+async def test_a_topic_that_the_controller_does_not_know_is_not_found() -> None:
+    async with connected() as (cluster, client):
+        cluster.servers["broker:1"].refuse["register_producer"] = [TopicNotFound("it is being deleted")]
+        with pytest.raises(TopicNotFound):
+            await client.producer(TOPIC)
+
+
+@virtual_time
+async def test_an_opening_that_is_cancelled_leaves_no_registration() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.hold["register_producer"] = asyncio.Event()
+        opening = asyncio.ensure_future(client.producer(TOPIC).__aenter__())
+        await until(lambda: server.seen["register_producer"])
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        del server.hold["register_producer"]
+        async with client.producer(TOPIC):
+            await until(lambda: server.registered)
+        await until(lambda: not server.registered)

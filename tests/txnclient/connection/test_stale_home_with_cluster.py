@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import txnclient
 from tests.cluster import running_cluster
 from tests.etcd_members import Tap
-from tests.segments.brokering import eventually
 from tests.txnclient.test_with_cluster import new_topic
+from tests.waiting import until
 
 CUT_OFF = "broker-cut-off"
 
@@ -27,16 +27,16 @@ async def test_sends_go_on_though_the_home_server_is_cut_off_from_etcd(etcd: str
             cluster.etcd = etcd
             async with txnclient.connect(f"txn://{home.address}", timeout=60.0) as client:
                 topic = await new_topic(client, segments=4)
-                await eventually(lambda: home.broker is not None and home.broker.segments)
+                await until(lambda: home.broker is not None and home.broker.segments)
                 producer = await client.producer(topic)
                 await asyncio.gather(*(producer.send_nowait(b"before", key=str(number)) for number in range(16)))
                 tap.cut()
                 try:
-                    await eventually(home.remark, timeout_s=30.0, what="a view that is stale")
+                    await until(home.remark, within_s=30.0, what="a view that is stale")
                     async with asyncio.timeout(60.0):
                         await asyncio.gather(*(producer.send_nowait(b"after", key=str(n)) for n in range(16)))
                 finally:
                     tap.join()
-                await eventually(lambda: home.not_ready() is None and home.remark() is None, timeout_s=30.0)
+                await until(lambda: home.not_ready() is None and home.remark() is None, within_s=30.0)
     finally:
         await tap.close()

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 import txnclient
-from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected, until
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected
+from tests.waiting import until
 
 LEFT, RIGHT = SEGMENTS
 
@@ -31,70 +32,63 @@ def server_of(cluster: Cluster) -> ScriptedServer:
 
 
 @pytest.mark.parametrize("cumulative", [False, True])
-def test_c1_an_ack_that_is_cancelled_leaves_its_transaction_only_able_to_abort(cumulative: bool) -> None:
-    async def scenario() -> None:
-        async with consuming() as (cluster, client, consumer):
-            server = server_of(cluster)
-            server.deliver(LEFT, 0, b"a")
-            message = await consumer.receive(1.0)
-            txn = await client.begin()
-            server.hold["ack"] = asyncio.Event()
-            acking = consumer.ack_cumulative(message, txn=txn) if cumulative else consumer.ack(message, txn=txn)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await acking
-            server.hold["ack"].set()
-            with pytest.raises(txnclient.InvalidTxnState, match="an ack in it was cancelled"):
-                await txn.commit()
-            assert cluster.states == {txn.id: "ABORTED"}
-
-    run(scenario())
+@virtual_time
+async def test_c1_an_ack_that_is_cancelled_leaves_its_transaction_only_able_to_abort(cumulative: bool) -> None:
+    async with consuming() as (cluster, client, consumer):
+        server = server_of(cluster)
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive(1.0)
+        txn = await client.begin()
+        server.hold["ack"] = asyncio.Event()
+        acking = consumer.ack_cumulative(message, txn=txn) if cumulative else consumer.ack(message, txn=txn)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await acking
+        server.hold["ack"].set()
+        with pytest.raises(txnclient.InvalidTxnState, match="an ack in it was cancelled"):
+            await txn.commit()
+        assert cluster.states == {txn.id: "ABORTED"}
 
 
 @pytest.mark.parametrize("made", ["before", "as the connection is lost", "behind"])
-def test_an_ack_ends_by_its_timeout_while_nobody_owns_the_segment(made: str) -> None:
+@virtual_time
+async def test_an_ack_ends_by_its_timeout_while_nobody_owns_the_segment(made: str) -> None:
     """▲ Whenever it was made: also where nothing was unanswered when the connection was lost."""
-
-    async def scenario() -> None:
-        async with connected(timeout=5.0) as (cluster, client):
-            server = server_of(cluster)
-            consumer = await client.consumer(TOPIC, "sub")
-            await until(lambda: len(server.consumers) == len(SEGMENTS))
-            server.deliver(LEFT, 0, b"a")
-            message = await consumer.receive(1.0)
-            if made == "before":
-                server.ignore["ack"] = 1
-                acking = asyncio.ensure_future(consumer.ack(message))
-                await until(lambda: server.seen["ack"])
-            cluster.owners = dict.fromkeys(SEGMENTS, "")
-            if made == "behind":
-                cluster.announce()
-            await server.cut()
-            if made == "behind":
-                await asyncio.sleep(1.0)
-            if made != "before":
-                acking = asyncio.ensure_future(consumer.ack(message))
-            with pytest.raises(txnclient.Timeout, match="acking messages"):
-                await asyncio.wait_for(acking, 60.0)
-
-    run(scenario())
+    async with connected(timeout=5.0) as (cluster, client):
+        server = server_of(cluster)
+        consumer = await client.consumer(TOPIC, "sub")
+        await until(lambda: len(server.consumers) == len(SEGMENTS))
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive(1.0)
+        if made == "before":
+            server.ignore["ack"] = 1
+            acking = asyncio.ensure_future(consumer.ack(message))
+            await until(lambda: server.seen["ack"])
+        cluster.owners = dict.fromkeys(SEGMENTS, "")
+        if made == "behind":
+            cluster.announce()
+        await server.cut()
+        if made == "behind":
+            await asyncio.sleep(1.0)
+        if made != "before":
+            acking = asyncio.ensure_future(consumer.ack(message))
+        with pytest.raises(txnclient.Timeout, match="acking messages"):
+            await asyncio.wait_for(acking, 60.0)
 
 
-def test_a_loop_whose_consumer_is_closed_by_its_handler_does_not_commit_what_it_made_without_the_ack() -> None:
-    async def scenario() -> None:
-        async with consuming() as (cluster, client, consumer), client.producer(TOPIC) as producer:
+@virtual_time
+async def test_a_loop_whose_consumer_is_closed_by_its_handler_does_not_commit_what_it_made_without_the_ack() -> None:
+    async with consuming() as (cluster, client, consumer), client.producer(TOPIC) as producer:
 
-            async def handler(message: txnclient.Message[bytes]) -> bytes:
-                await consumer.close()
-                return message.value
+        async def handler(message: txnclient.Message[bytes]) -> bytes:
+            await consumer.close()
+            return message.value
 
-            server_of(cluster).deliver(LEFT, 0, b"a")
-            with pytest.raises(txnclient.InvalidArgument, match="is closed"):
-                await txnclient.process(consumer, handler, producer, max_messages=1)
-            assert server_of(cluster).seen["ack"] == 0
-            assert list(cluster.states.values()) == ["ABORTED"]
-
-    run(scenario())
+        server_of(cluster).deliver(LEFT, 0, b"a")
+        with pytest.raises(txnclient.InvalidArgument, match="is closed"):
+            await txnclient.process(consumer, handler, producer, max_messages=1)
+        assert server_of(cluster).seen["ack"] == 0
+        assert list(cluster.states.values()) == ["ABORTED"]
 
 
 async def _gone(server: ScriptedServer) -> None:
@@ -102,34 +96,30 @@ async def _gone(server: ScriptedServer) -> None:
     await until(lambda: not server.consumers and server.seen["leave_subscription"] == 1, within_s=5.0)
 
 
-def test_c5_a_consumer_whose_closing_is_cancelled_leaves_its_subscription() -> None:
-    async def scenario() -> None:
-        async with consuming() as (cluster, _, consumer):
-            closing = asyncio.create_task(consumer.close())
-            await asyncio.sleep(0)
-            closing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await closing
-            await _gone(server_of(cluster))
-
-    run(scenario())
+@virtual_time
+async def test_c5_a_consumer_whose_closing_is_cancelled_leaves_its_subscription() -> None:
+    async with consuming() as (cluster, _, consumer):
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await _gone(server_of(cluster))
 
 
-def test_c5_a_consumer_whose_closing_is_cancelled_amid_a_move_to_the_dead_letters_gives_its_messages_back() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = server_of(cluster)
-            consumer = await client.consumer(TOPIC, "workers", type="queue", max_redeliveries=0)
-            await until(lambda: len(server.consumers) == len(SEGMENTS))
-            server.hold["create_topic"] = asyncio.Event()
-            server.deliver(LEFT, 0, b"dead", redelivery_count=1)
-            receiving = asyncio.create_task(consumer.receive())
-            await until(lambda: server.seen["create_topic"])
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await consumer.close()
-            await _gone(server)
-            with pytest.raises(txnclient.InvalidArgument, match="is closed"):
-                await receiving
-
-    run(scenario())
+@virtual_time
+async def test_c5_a_consumer_whose_closing_is_cancelled_amid_a_move_to_dead_letters_gives_its_messages_back() -> None:
+    async with connected() as (cluster, client):
+        server = server_of(cluster)
+        consumer = await client.consumer(TOPIC, "workers", type="queue", max_redeliveries=0)
+        await until(lambda: len(server.consumers) == len(SEGMENTS))
+        server.hold["create_topic"] = asyncio.Event()
+        server.deliver(LEFT, 0, b"dead", redelivery_count=1)
+        receiving = asyncio.create_task(consumer.receive())
+        await until(lambda: server.seen["create_topic"])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await consumer.close()
+        await _gone(server)
+        with pytest.raises(txnclient.InvalidArgument, match="is closed"):
+            await receiving

@@ -14,9 +14,10 @@ import pytest
 
 import txnclient
 from tests.processes import read_all
-from tests.segments.brokering import eventually
 from tests.txnclient.queueing import TOPIC, force_abort, prepared, received
+from tests.waiting import until
 from txnclient.connection.deadlines import Deadline
+from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.dead_letters import (
     ORIGIN_MESSAGE_ID,
     ORIGIN_SUBSCRIPTION,
@@ -26,6 +27,7 @@ from txnclient.consuming.dead_letters import (
     DeadLetters,
 )
 from txnclient.producing.outgoing import MAX_MESSAGE_BYTES, MESSAGE_OVERHEAD_BYTES, PROPERTY_OVERHEAD_BYTES
+from txnclient.transactions.transaction_impl import TransactionImpl
 
 DEAD = "topic://public/default/jobs-workers-DLQ"
 
@@ -128,9 +130,9 @@ class CountingHolder:
         self.free = 0
 
     def ack_nowait(
-        self, messages: Sequence[txnclient.Message], txn: txnclient.Transaction, deadline: Deadline
+        self, messages: Sequence[txnclient.Message], txn: TransactionImpl, deadline: Deadline
     ) -> list[asyncio.Future[None]]:
-        return self._consumer.ack_nowait(messages, txn=txn)
+        return consumer_impl(self._consumer).ack_nowait(messages, txn=txn)
 
     def nack_nowait(self, messages: Sequence[txnclient.Message], delay_s: float) -> list[asyncio.Future[None]]:
         return []
@@ -155,7 +157,7 @@ async def test_all_permits_of_a_dead_batch_come_back(client: txnclient.Client) -
         )
         holder = CountingHolder(consumer)
         letters.put(holder, messages)
-        await eventually(lambda: holder.free)
+        await until(lambda: holder.free)
         assert (holder.free, letters.moved) == (8, 8)
 
 
@@ -190,7 +192,7 @@ async def test_what_a_queue_s_worker_cannot_decode_ends_among_the_dead_letters_a
             txnclient.process(consumer, lambda message: seen.append(message.value), stop=stop)
         )
         (dead,) = await dead_letters(client, DEAD, 1)
-        await eventually(lambda: len(seen) == 2)
+        await until(lambda: len(seen) == 2)
         stop.set()
         done = await working
         assert (done.messages, done.nacked, sorted(seen)) == (2, 2, [1, 3])
@@ -235,9 +237,11 @@ async def test_a_move_whose_transaction_is_aborted_leaves_no_copy_and_is_made_ag
     async with await client.consumer(
         TOPIC, "workers", type="queue", max_redeliveries=0, redelivery_delay=0.0
     ) as consumer:
-        assert consumer._dead_letters is not None
+        assert consumer_impl(consumer)._dead_letters is not None
         services = AbortedOnce(client, after_send=after_send)
-        consumer._dead_letters._policy = replace(consumer._dead_letters._policy, services=services)  # type: ignore[arg-type]
+        consumer_impl(consumer)._dead_letters._policy = replace(
+            consumer_impl(consumer)._dead_letters._policy, services=services
+        )  # type: ignore[arg-type]
         await consumer.nack(await received(consumer, 3))
         async with receiving(consumer):
             found = await dead_letters(client, DEAD, 3)

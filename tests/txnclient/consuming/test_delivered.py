@@ -8,10 +8,12 @@ from random import Random
 import pytest
 
 import txnclient
-from tests.segments.virtual_time import run
+from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.test_consumer import acks, attached
 from tests.txnclient.consuming.test_inbox import entry
-from tests.txnclient.scripted_server import SEGMENTS, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, connected
+from tests.waiting import until
+from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.delivered import FIRST_COMPACTION, LOST_REMEMBERED, Delivered, DeliveryOrder, place_of
 from txnclient.consuming.inbox import Inbox, all_bits
 from txnclient.consuming.message import Message
@@ -190,147 +192,135 @@ def test_p2_what_is_acked_behind_something_that_is_not_takes_no_memory() -> None
     assert delivered.before(delivered.order.place) is not None
 
 
-def test_p2_a_cumulative_ack_names_each_segment_as_far_as_it_was_handed_out_before() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server, consumer = await attached(cluster, client)
-            for number in range(3):
-                server.deliver(LEFT, number, b"l%d" % number, b"m%d" % number)
-                server.deliver(RIGHT, number, b"r%d" % number)
-                await until(lambda number=number: server.seen["flow"] and consumer.has_buffered)
-            messages = await in_turn(consumer, 9)
-            left, right = server.consumer_of(LEFT), server.consumer_of(RIGHT)
-            middle = messages[5]
-            expected = {LEFT: None, RIGHT: None} | {one.entry.segment: one.position.entry_id for one in messages[:6]}
-            await consumer.ack_cumulative(middle)
-            first = [(left, expected[LEFT], False), (right, expected[RIGHT], False)]
-            assert sorted(named(server)) == sorted(first)
-            await consumer.ack(messages[6:8])
-            count = len(named(server))
-            txn = await client.begin()
-            await consumer.ack_cumulative(messages[8], txn=txn)
-            of_last = left if messages[8].entry.segment == LEFT else right
-            assert named(server)[count:] == [(of_last, 2, True)], "of the other one all is acked"
-            await txn.commit()
-
-    run(scenario())
+@virtual_time
+async def test_p2_a_cumulative_ack_names_each_segment_as_far_as_it_was_handed_out_before() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        for number in range(3):
+            server.deliver(LEFT, number, b"l%d" % number, b"m%d" % number)
+            server.deliver(RIGHT, number, b"r%d" % number)
+            await until(lambda number=number: server.seen["flow"] and consumer_impl(consumer).has_buffered)
+        messages = await in_turn(consumer, 9)
+        left, right = server.consumer_of(LEFT), server.consumer_of(RIGHT)
+        middle = messages[5]
+        expected = {LEFT: None, RIGHT: None} | {one.entry.segment: one.position.entry_id for one in messages[:6]}
+        await consumer.ack_cumulative(middle)
+        first = [(left, expected[LEFT], False), (right, expected[RIGHT], False)]
+        assert sorted(named(server)) == sorted(first)
+        await consumer.ack(messages[6:8])
+        count = len(named(server))
+        txn = await client.begin()
+        await consumer.ack_cumulative(messages[8], txn=txn)
+        of_last = left if messages[8].entry.segment == LEFT else right
+        assert named(server)[count:] == [(of_last, 2, True)], "of the other one all is acked"
+        await txn.commit()
 
 
-def test_p2_an_error_of_one_segment_names_it_and_the_call_may_be_repeated() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server, consumer = await attached(cluster, client)
-            server.deliver(LEFT, 0, b"l")
-            await consumer_has(consumer, LEFT)
-            (first,) = await in_turn(consumer, 1)
-            server.deliver(RIGHT, 0, b"r")
-            (second,) = await in_turn(consumer, 1)
-            assert (first.entry.segment, second.entry.segment) == (LEFT, RIGHT)
-            server.refuse["ack"] = [InvalidArgument("no"), StoreFull("full")]
-            with pytest.raises(InvalidArgument, match=f"segment://{RIGHT}: no"):
-                await consumer.ack_cumulative(second)
-            server.refuse["ack"] = []
+@virtual_time
+async def test_p2_an_error_of_one_segment_names_it_and_the_call_may_be_repeated() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"l")
+        await consumer_has(consumer, LEFT)
+        (first,) = await in_turn(consumer, 1)
+        server.deliver(RIGHT, 0, b"r")
+        (second,) = await in_turn(consumer, 1)
+        assert (first.entry.segment, second.entry.segment) == (LEFT, RIGHT)
+        server.refuse["ack"] = [InvalidArgument("no"), StoreFull("full")]
+        with pytest.raises(InvalidArgument, match=f"segment://{RIGHT}: no"):
             await consumer.ack_cumulative(second)
-            both = [(server.consumer_of(one), 0, False) for one in (RIGHT, LEFT)]
-            assert named(server) == [*both, *both]
-            await consumer.ack_cumulative(second)
-            assert named(server) == [*both, *both, both[0]]
-
-    run(scenario())
+        server.refuse["ack"] = []
+        await consumer.ack_cumulative(second)
+        both = [(server.consumer_of(one), 0, False) for one in (RIGHT, LEFT)]
+        assert named(server) == [*both, *both]
+        await consumer.ack_cumulative(second)
+        assert named(server) == [*both, *both, both[0]]
 
 
 async def consumer_has(consumer: txnclient.Consumer, segment: str) -> None:
-    await until(lambda: consumer.has_buffered and segment in consumer.segments)
+    await until(lambda: consumer_impl(consumer).has_buffered and segment in consumer.segments)
 
 
 @pytest.mark.parametrize("how", ["leaves", "comes again"])
-def test_p2_what_was_handed_out_before_and_is_another_s_now_is_passed_over_or_ends_a_transaction(how: str) -> None:
+@virtual_time
+async def test_p2_what_was_handed_out_before_and_is_another_s_now_is_passed_over_or_ends_a_transaction(
+    how: str,
+) -> None:
     """Its messages come again elsewhere: a transaction that has processed them must not commit without their ack."""
-
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server, consumer = await attached(cluster, client)
-            server.deliver(LEFT, 0, b"l")
-            (lost,) = await in_turn(consumer, 1)
-            server.deliver(RIGHT, 0, b"a", b"b", b"c")
-            messages = await in_turn(consumer, 3)
-            if how == "leaves":
-                server.assign(RIGHT)
-                await until(lambda: consumer.segments == [RIGHT])
-            else:
-                rewind = pb.Command(rewind=pb.Rewind(consumer_id=server.consumer_of(LEFT)))
-                server.push_to_consumer(LEFT, rewind)
-                server.deliver(LEFT, 0, b"l")
-                await until(lambda: consumer.has_buffered)
-            right = server.consumer_of(RIGHT)
-            txn = await client.begin()
-            with pytest.raises(txnclient.TxnConflict, match=LEFT):
-                await consumer.ack_cumulative(messages[1], txn=txn)
-            assert named(server) == [(right, 0, True)], "so that the abort brings it back"
-            with pytest.raises(txnclient.TxnConflict):
-                await txn.commit()
-            assert lost.entry.segment == LEFT
-
-    run(scenario())
-
-
-def test_p2_outside_a_transaction_what_has_left_is_passed_over() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server, consumer = await attached(cluster, client)
-            server.deliver(LEFT, 0, b"l")
-            (gone,) = await in_turn(consumer, 1)
-            server.deliver(RIGHT, 0, b"r", b"s")
-            first, second = await in_turn(consumer, 2)
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"l")
+        (lost,) = await in_turn(consumer, 1)
+        server.deliver(RIGHT, 0, b"a", b"b", b"c")
+        messages = await in_turn(consumer, 3)
+        if how == "leaves":
             server.assign(RIGHT)
             await until(lambda: consumer.segments == [RIGHT])
-            right = server.consumer_of(RIGHT)
-            await consumer.ack_cumulative(first)
-            assert named(server) == [(right, 0, False)]
-            with pytest.raises(txnclient.NotAllowed, match=LEFT):
-                await consumer.ack_cumulative(gone)
-            txn = await client.begin()
-            await consumer.ack_cumulative(second, txn=txn)
-            await txn.commit()
-
-    run(scenario())
-
-
-def test_p2_a_message_whose_segment_has_left_still_acks_the_others() -> None:
-    """Or what follows them would wait for ever where nothing comes behind it."""
-
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server, consumer = await attached(cluster, client)
+        else:
+            rewind = pb.Command(rewind=pb.Rewind(consumer_id=server.consumer_of(LEFT)))
+            server.push_to_consumer(LEFT, rewind)
             server.deliver(LEFT, 0, b"l")
-            await in_turn(consumer, 1)
-            server.deliver(RIGHT, 0, b"r")
-            (last,) = await in_turn(consumer, 1)
-            server.assign(LEFT)
-            await until(lambda: consumer.segments == [LEFT])
-            with pytest.raises(txnclient.NotAllowed, match=RIGHT):
-                await consumer.ack_cumulative(last)
-            assert named(server) == [(server.consumer_of(LEFT), 0, False)]
-
-    run(scenario())
-
-
-def test_p2_after_a_rewind_that_was_asked_for_a_transaction_acks_what_came_again() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server, consumer = await attached(cluster, client)
-            for segment in SEGMENTS:
-                server.deliver(segment, 0, b"x")
-            await in_turn(consumer, 2)
-            consumer.rewind()
-            await until(lambda: server.seen["subscribe"] == 4 and len(server.consumers) == 2)
-            for segment in SEGMENTS:
-                server.deliver(segment, 0, b"x")
-            messages = await in_turn(consumer, 2)
-            txn = await client.begin()
-            await consumer.ack_cumulative(messages[0], txn=txn)
+            await until(lambda: consumer_impl(consumer).has_buffered)
+        right = server.consumer_of(RIGHT)
+        txn = await client.begin()
+        with pytest.raises(txnclient.TxnConflict, match=LEFT):
             await consumer.ack_cumulative(messages[1], txn=txn)
+        assert named(server) == [(right, 0, True)], "so that the abort brings it back"
+        with pytest.raises(txnclient.TxnConflict):
             await txn.commit()
-            assert len(named(server)) == 2
+        assert lost.entry.segment == LEFT
 
-    run(scenario())
+
+@virtual_time
+async def test_p2_outside_a_transaction_what_has_left_is_passed_over() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"l")
+        (gone,) = await in_turn(consumer, 1)
+        server.deliver(RIGHT, 0, b"r", b"s")
+        first, second = await in_turn(consumer, 2)
+        server.assign(RIGHT)
+        await until(lambda: consumer.segments == [RIGHT])
+        right = server.consumer_of(RIGHT)
+        await consumer.ack_cumulative(first)
+        assert named(server) == [(right, 0, False)]
+        with pytest.raises(txnclient.NotAllowed, match=LEFT):
+            await consumer.ack_cumulative(gone)
+        txn = await client.begin()
+        await consumer.ack_cumulative(second, txn=txn)
+        await txn.commit()
+
+
+@virtual_time
+async def test_p2_a_message_whose_segment_has_left_still_acks_the_others() -> None:
+    """Or what follows them would wait for ever where nothing comes behind it."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"l")
+        await in_turn(consumer, 1)
+        server.deliver(RIGHT, 0, b"r")
+        (last,) = await in_turn(consumer, 1)
+        server.assign(LEFT)
+        await until(lambda: consumer.segments == [LEFT])
+        with pytest.raises(txnclient.NotAllowed, match=RIGHT):
+            await consumer.ack_cumulative(last)
+        assert named(server) == [(server.consumer_of(LEFT), 0, False)]
+
+
+@virtual_time
+async def test_p2_after_a_rewind_that_was_asked_for_a_transaction_acks_what_came_again() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        for segment in SEGMENTS:
+            server.deliver(segment, 0, b"x")
+        await in_turn(consumer, 2)
+        consumer.rewind()
+        await until(lambda: server.seen["subscribe"] == 4 and len(server.consumers) == 2)
+        for segment in SEGMENTS:
+            server.deliver(segment, 0, b"x")
+        messages = await in_turn(consumer, 2)
+        txn = await client.begin()
+        await consumer.ack_cumulative(messages[0], txn=txn)
+        await consumer.ack_cumulative(messages[1], txn=txn)
+        await txn.commit()
+        assert len(named(server)) == 2

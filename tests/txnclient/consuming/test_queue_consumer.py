@@ -10,6 +10,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnclient.queueing import TOPIC, prepared, received
+from txnclient.consuming.consumer import consumer_impl
 
 
 async def test_every_consumer_gets_messages_of_every_segment_and_each_goes_to_one(client: txnclient.Client) -> None:
@@ -239,7 +240,7 @@ async def test_prefetch_bytes_bounds_what_waits_in_the_client(client: txnclient.
         for number in range(60):
             await producer.send(bytes([number]) * 50_000)
     async with await client.consumer(TOPIC, "sub", prefetch_bytes=400_000) as consumer:
-        (feed,) = consumer._feeds.values()
+        (feed,) = consumer_impl(consumer)._feeds.values()
         largest = 0
         for number in range(60):
             message = await consumer.receive(timeout=10)

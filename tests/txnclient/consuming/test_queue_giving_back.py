@@ -9,6 +9,9 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnclient.queueing import TOPIC, prepared, received
+from tests.waiting import until
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.transactions.transaction import impl_of
 
 
 async def test_closing_counts_for_what_was_received_and_not_for_what_was_buffered(client: txnclient.Client) -> None:
@@ -97,9 +100,7 @@ async def test_of_what_is_nacked_a_segment_that_has_left_keeps_none_behind_it(cl
         (root,) = consumer.segments
         await client.split("segment://" + root)
         await client.seek_subscription(TOPIC, "workers", "latest")  # all of it is passed
-        async with asyncio.timeout(30):
-            while root in consumer.segments or len(consumer.segments) < 2:
-                await asyncio.sleep(0.02)
+        await until(lambda: not (root in consumer.segments or len(consumer.segments) < 2), within_s=30)
         async with await client.producer(TOPIC) as producer:
             await producer.send(b"kept")
         (kept,) = await received(consumer, 1)
@@ -114,7 +115,7 @@ async def test_an_ack_that_was_withdrawn_before_it_left_comes_again(client: txnc
     async with await client.consumer(TOPIC, "workers", type="queue") as consumer:
         held = await received(consumer, 2)
         txn = await client.begin()
-        answers = consumer.ack_nowait(held, txn=txn)
+        answers = consumer_impl(consumer).ack_nowait(held, txn=impl_of(txn))
         await txn.abort()
         with pytest.raises(txnclient.InvalidTxnState):
             answers[0].result()

@@ -6,6 +6,8 @@ import pytest
 
 import txnclient
 from tests.txnclient.queueing import TOPIC, prepared, received
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.transactions.transaction import impl_of
 
 
 @pytest.mark.parametrize("acked", [True, False], ids=["acked", "without an ack that was sent"])
@@ -19,7 +21,7 @@ async def test_each_abort_counts_as_one_redelivery(client: txnclient.Client, ack
             if acked:
                 await consumer.ack(messages, txn=txn)
             else:
-                consumer.ack_nowait(messages, txn=txn)
+                consumer_impl(consumer).ack_nowait(messages, txn=impl_of(txn))
             await txn.abort()
 
 

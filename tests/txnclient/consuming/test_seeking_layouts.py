@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import txnclient
-from tests.segments.virtual_time import run
+from tests.segments.virtual_time import virtual_time
 from tests.txnclient.reading.test_reader_layouts import LEFT, RIGHT, ROOT, SPLIT, Layouts, Server, settle
 from tests.txnclient.scripted_server import TOPIC
 from txnwire.proto import txn_pb2 as pb
@@ -32,27 +32,24 @@ class Seeking(Server):
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_a_seek_reaches_children_that_a_sealed_segment_must_have(given_up: bool) -> None:
+@virtual_time
+async def test_a_seek_reaches_children_that_a_sealed_segment_must_have(given_up: bool) -> None:
     """▲ Others may have read and acked there before this was asked: unsought, that would not come again."""
-
-    async def scenario() -> None:
-        cluster = Layouts()
-        server = cluster.servers["broker:1"] = Seeking(cluster, "broker:1")
-        await server.start()
-        cluster.sealed[ROOT] = None
-        async with txnclient.connect(
-            "txn://broker:1", transport=cluster.transport, clock=cluster.clock, random=Random(1)
-        ) as client:
-            seeking = asyncio.ensure_future(client.seek_subscription(TOPIC, "s", "earliest", timeout=60.0))
-            await settle()
-            assert server.sought == [ROOT]
-            assert not seeking.done()
-            if given_up:
-                cluster.sealed.clear()
-            else:
-                cluster.become(SPLIT)
-            await seeking
-            assert sorted(server.sought) == sorted([ROOT] if given_up else [ROOT, LEFT, RIGHT])
-        await cluster.stop()
-
-    run(scenario())
+    cluster = Layouts()
+    server = cluster.servers["broker:1"] = Seeking(cluster, "broker:1")
+    await server.start()
+    cluster.sealed[ROOT] = None
+    async with txnclient.connect(
+        "txn://broker:1", transport=cluster.transport, clock=cluster.clock, random=Random(1)
+    ) as client:
+        seeking = asyncio.ensure_future(client.seek_subscription(TOPIC, "s", "earliest", timeout=60.0))
+        await settle()
+        assert server.sought == [ROOT]
+        assert not seeking.done()
+        if given_up:
+            cluster.sealed.clear()
+        else:
+            cluster.become(SPLIT)
+        await seeking
+        assert sorted(server.sought) == sorted([ROOT] if given_up else [ROOT, LEFT, RIGHT])
+    await cluster.stop()

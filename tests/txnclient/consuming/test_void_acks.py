@@ -9,6 +9,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnclient.queueing import TOPIC, prepared, received
+from tests.waiting import until
 from txnclient.sync import connect
 
 
@@ -23,17 +24,13 @@ async def test_acks_of_before_a_seek_are_void_behind_a_split_and_a_drain(
         (root,) = first.segments
         await client.split("segment://" + root)
         await first.ack(old)
-        async with asyncio.timeout(30):
-            while root in first.segments or len(first.segments) < 2:
-                await asyncio.sleep(0.02)
+        await until(lambda: not (root in first.segments or len(first.segments) < 2), within_s=30)
         await client.seek_subscription(TOPIC, "sub", "earliest")
         holder = first
         if consumers == 2:
             holder = await client.consumer(TOPIC, "sub")
             await first.close()
-        async with asyncio.timeout(30):
-            while root not in holder.segments:
-                await asyncio.sleep(0.02)
+        await until(lambda: root in holder.segments, within_s=30)
         late = await asyncio.gather(*(holder.ack(message) for message in old), return_exceptions=True)
         again = await received(holder, 10)
         assert all(isinstance(error, txnclient.NotAllowed) for error in late), late

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import txnclient
-from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected, until
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
+from tests.waiting import until
 from txnclient.producing.bulk import FIRST_PULLED, PART_MESSAGES, PULLED_BYTES, BulkPart, parts_of
 from txnclient.producing.outgoing import MESSAGE_OVERHEAD_BYTES, checked
 from txnwire.entry import Columns, OutgoingMessage, decode_block, parse_metadata
@@ -150,35 +151,33 @@ def _sent(cluster: Cluster) -> list[Any]:
     return [command.send for command in cluster.servers["broker:1"].commands if command.HasField("send")]
 
 
-def test_ids_are_those_of_each_message_whatever_its_key() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC, batch_bytes=500)
-            keyed = [(f"k{n}" if n % 3 else None, b"%d" % n) for n in range(100)]
-            plain = [b"%d" % n for n in range(100, 150)]
-            for messages in (plain, keyed, plain):
-                ids = await producer.send_many(messages)
-                assert len(ids) == len(messages)
-                stored = {(e.first, n): v for e in _entries(cluster) for n, v in enumerate(e.values)}
-                by_position = {(e.segment, e.entry_id): e.first for e in _entries(cluster)}
-                for message, one in zip(messages, ids, strict=True):
-                    first = by_position[one.segment, one.position.entry_id]
-                    assert stored[first, one.index] == (message if isinstance(message, bytes) else message[1])
-                assert ids[-1] == list(ids)[-1] == ids[:][-1]
-                with pytest.raises(IndexError):
-                    ids[len(ids)]
-            pairs = [(b"k%d" % n, b"%d" % n) for n in range(100)]
-            by_column = await producer.send_many(Columns([value for _, value in pairs], [key for key, _ in pairs]))
-            by_pair = await producer.send_many(pairs)
-            assert len(by_column) == 100
-            assert [one.segment for one in by_column] == [one.segment for one in by_pair]
-            values = {(e.segment, e.entry_id): e.values for e in _entries(cluster)}
-            for ids in (by_column, by_pair):
-                found = [values[one.segment, one.position.entry_id][one.index] for one in ids]
-                assert found == [value for _, value in pairs]
-            assert await producer.send_many([]) == await producer.send_many(Columns([])) == []
-
-    run(scenario())
+@virtual_time
+async def test_ids_are_those_of_each_message_whatever_its_key() -> None:
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC, batch_bytes=500)
+        keyed = [(f"k{n}" if n % 3 else None, b"%d" % n) for n in range(100)]
+        plain = [b"%d" % n for n in range(100, 150)]
+        for messages in (plain, keyed, plain):
+            ids = await producer.send_many(messages)
+            assert len(ids) == len(messages)
+            stored = {(e.first, n): v for e in _entries(cluster) for n, v in enumerate(e.values)}
+            by_position = {(e.segment, e.entry_id): e.first for e in _entries(cluster)}
+            for message, one in zip(messages, ids, strict=True):
+                first = by_position[one.segment, one.position.entry_id]
+                assert stored[first, one.index] == (message if isinstance(message, bytes) else message[1])
+            assert ids[-1] == list(ids)[-1] == ids[:][-1]
+            with pytest.raises(IndexError):
+                ids[len(ids)]
+        pairs = [(b"k%d" % n, b"%d" % n) for n in range(100)]
+        by_column = await producer.send_many(Columns([value for _, value in pairs], [key for key, _ in pairs]))
+        by_pair = await producer.send_many(pairs)
+        assert len(by_column) == 100
+        assert [one.segment for one in by_column] == [one.segment for one in by_pair]
+        values = {(e.segment, e.entry_id): e.values for e in _entries(cluster)}
+        for ids in (by_column, by_pair):
+            found = [values[one.segment, one.position.entry_id][one.index] for one in ids]
+            assert found == [value for _, value in pairs]
+        assert await producer.send_many([]) == await producer.send_many(Columns([])) == []
 
 
 class _Entry:
@@ -196,146 +195,126 @@ def _entries(cluster: Cluster) -> list[_Entry]:
     ]
 
 
-def test_keys_choose_segments_and_entries_are_full() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC, batch_bytes=50 * (10 + MESSAGE_OVERHEAD_BYTES))
-            await producer.send_many([bytes(10)] * 200)
-            assert [send.count for send in _sent(cluster)] == [50, 50, 50, 50]
-            assert {len(stored) for stored in cluster.stored.values()} == {2}, "without keys batches go round"
-            pairs = [(f"k{n % 7}", b"%d" % n) for n in range(300)]
-            ids = await producer.send_many(pairs)
-            assert [one.segment for one in ids] == [_segment_of(key) for key, _ in pairs]
-            for key in {key for key, _ in pairs}:
-                own = [one for (k, _), one in zip(pairs, ids, strict=True) if k == key]
-                assert own == sorted(own, key=lambda one: (one.position, one.index)), "one key stays in order"
-
-    run(scenario())
+@virtual_time
+async def test_keys_choose_segments_and_entries_are_full() -> None:
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC, batch_bytes=50 * (10 + MESSAGE_OVERHEAD_BYTES))
+        await producer.send_many([bytes(10)] * 200)
+        assert [send.count for send in _sent(cluster)] == [50, 50, 50, 50]
+        assert {len(stored) for stored in cluster.stored.values()} == {2}, "without keys batches go round"
+        pairs = [(f"k{n % 7}", b"%d" % n) for n in range(300)]
+        ids = await producer.send_many(pairs)
+        assert [one.segment for one in ids] == [_segment_of(key) for key, _ in pairs]
+        for key in {key for key, _ in pairs}:
+            own = [one for (k, _), one in zip(pairs, ids, strict=True) if k == key]
+            assert own == sorted(own, key=lambda one: (one.position, one.index)), "one key stays in order"
 
 
-def test_what_was_sent_before_one_by_one_stays_before() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC)
-            first = producer.send_nowait(b"first", key="k")
-            ids = await producer.send_many([("k", b"second")])
-            assert (await first).position < ids[0].position
-            assert [send.sequence_id for send in _sent(cluster)] == [0, 1]
-
-    run(scenario())
+@virtual_time
+async def test_what_was_sent_before_one_by_one_stays_before() -> None:
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC)
+        first = producer.send_nowait(b"first", key="k")
+        ids = await producer.send_many([("k", b"second")])
+        assert (await first).position < ids[0].position
+        assert [send.sequence_id for send in _sent(cluster)] == [0, 1]
 
 
-def test_properties_and_event_times_travel_in_bulk() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC)
-            await producer.send_many([OutgoingMessage(b"v", "k", {"a": "b"}, 5), ("k", b"w")])
-            block = decode_block(_sent(cluster)[0].entry)
-            assert (block.properties(0), block.properties(1)) == ({"a": "b"}, {})
-            assert (block.event_time_ms(0), block.event_time_ms(1)) == (5, None)
-
-    run(scenario())
+@virtual_time
+async def test_properties_and_event_times_travel_in_bulk() -> None:
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC)
+        await producer.send_many([OutgoingMessage(b"v", "k", {"a": "b"}, 5), ("k", b"w")])
+        block = decode_block(_sent(cluster)[0].entry)
+        assert (block.properties(0), block.properties(1)) == ({"a": "b"}, {})
+        assert (block.event_time_ms(0), block.event_time_ms(1)) == (5, None)
 
 
-def test_a_serializer_encodes_each_value() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC, serializer="json")
-            await producer.send_many([("k", {"a": 1}), ("k", [2, 3]), OutgoingMessage({"b": 2}, "k")])
-            assert decode_block(_sent(cluster)[0].entry).values() == [b'{"a":1}', b"[2,3]", b'{"b":2}']
-
-    run(scenario())
+@virtual_time
+async def test_a_serializer_encodes_each_value() -> None:
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC, serializer="json")
+        await producer.send_many([("k", {"a": 1}), ("k", [2, 3]), OutgoingMessage({"b": 2}, "k")])
+        assert decode_block(_sent(cluster)[0].entry).values() == [b'{"a":1}', b"[2,3]", b'{"b":2}']
 
 
-def test_a_bulk_send_respects_the_buffer() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            producer = await client.producer(TOPIC, batch_bytes=1000, buffer_bytes=3000)
-            server.stall_sends = True
-            sending = asyncio.ensure_future(producer.send_many([("k", bytes(900))] * 20))
-            await until(lambda: server.seen["send"] == 3)
-            await asyncio.sleep(1.0)
-            assert server.seen["send"] == 3
-            server.stall_sends = False
-            server.finish_sends()
-            assert len(await sending) == 20
-
-    run(scenario())
+@virtual_time
+async def test_a_bulk_send_respects_the_buffer() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC, batch_bytes=1000, buffer_bytes=3000)
+        server.stall_sends = True
+        sending = asyncio.ensure_future(producer.send_many([("k", bytes(900))] * 20))
+        await until(lambda: server.seen["send"] == 3)
+        await asyncio.sleep(1.0)
+        assert server.seen["send"] == 3
+        server.stall_sends = False
+        server.finish_sends()
+        assert len(await sending) == 20
 
 
-def test_the_first_failure_is_raised_once_all_are_answered() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            producer = await client.producer(TOPIC, batch_bytes=200)
-            await producer.send(b"opens", key="k")
-            server.refuse["send"] = [StoreFull("full")]
-            with pytest.raises(StoreFull):
-                await producer.send_many([("k", bytes(150))] * 10)
-            assert len(cluster.stored[_segment_of("k")]) == 10, "the others were stored"
-            async with client.transaction() as txn:
-                await producer.send_many([b"after"], txn=txn)
-
-    run(scenario())
+@virtual_time
+async def test_the_first_failure_is_raised_once_all_are_answered() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC, batch_bytes=200)
+        await producer.send(b"opens", key="k")
+        server.refuse["send"] = [StoreFull("full")]
+        with pytest.raises(StoreFull):
+            await producer.send_many([("k", bytes(150))] * 10)
+        assert len(cluster.stored[_segment_of("k")]) == 10, "the others were stored"
+        async with client.transaction() as txn:
+            await producer.send_many([b"after"], txn=txn)
 
 
-def test_a_malformed_message_in_a_transaction_leaves_it_only_able_to_abort() -> None:
-    async def scenario() -> None:
-        async with connected() as (_cluster, client):
-            producer = await client.producer(TOPIC)
-            txn = await client.begin()
-            with pytest.raises(InvalidArgument):
-                await producer.send_many([*[b"x"] * PART_MESSAGES, 3], txn=txn)  # type: ignore[list-item]
-            with pytest.raises(InvalidArgument):
-                await txn.commit()
-
-    run(scenario())
+@virtual_time
+async def test_a_malformed_message_in_a_transaction_leaves_it_only_able_to_abort() -> None:
+    async with connected() as (_cluster, client):
+        producer = await client.producer(TOPIC)
+        txn = await client.begin()
+        with pytest.raises(InvalidArgument):
+            await producer.send_many([*[b"x"] * PART_MESSAGES, 3], txn=txn)  # type: ignore[list-item]
+        with pytest.raises(InvalidArgument):
+            await txn.commit()
 
 
-def test_a_conflict_fails_the_transaction_and_the_ids_are_not_given() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC)
-            await producer.send(b"opens", key="k")
-            txn = await client.begin()
-            cluster.servers["broker:1"].refuse["send"] = [TxnConflict("decided")]
-            with pytest.raises(TxnConflict):
-                await producer.send_many([("k", b"x")], txn=txn)
-            with pytest.raises(TxnConflict):
-                await txn.commit()
-
-    run(scenario())
+@virtual_time
+async def test_a_conflict_fails_the_transaction_and_the_ids_are_not_given() -> None:
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC)
+        await producer.send(b"opens", key="k")
+        txn = await client.begin()
+        cluster.servers["broker:1"].refuse["send"] = [TxnConflict("decided")]
+        with pytest.raises(TxnConflict):
+            await producer.send_many([("k", b"x")], txn=txn)
+        with pytest.raises(TxnConflict):
+            await txn.commit()
 
 
-def test_flush_waits_for_bulk_sends_and_close_ends_them() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            server = cluster.servers["broker:1"]
-            producer = await client.producer(TOPIC)
-            server.stall_sends = True
-            sending = asyncio.ensure_future(producer.send_many([b"x"]))
-            await until(lambda: server.seen["send"])
-            with pytest.raises(txnclient.Timeout):
-                await producer.flush(timeout=1.0)
-            await producer.close()
-            with pytest.raises(txnclient.ConnectionLost):
-                await sending
-
-    run(scenario())
+@virtual_time
+async def test_flush_waits_for_bulk_sends_and_close_ends_them() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC)
+        server.stall_sends = True
+        sending = asyncio.ensure_future(producer.send_many([b"x"]))
+        await until(lambda: server.seen["send"])
+        with pytest.raises(txnclient.Timeout):
+            await producer.flush(timeout=1.0)
+        await producer.close()
+        with pytest.raises(txnclient.ConnectionLost):
+            await sending
 
 
-def test_entries_of_a_bulk_send_say_what_their_commands_say() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC, batch_bytes=100, compression="lz4")
-            async with client.transaction() as txn:
-                await producer.send_many([("k", b"%d" % n) for n in range(50)], txn=txn)
-            assert len(_sent(cluster)) > 1
-            for send in _sent(cluster):
-                metadata = parse_metadata(send.entry)
-                assert (metadata.sequence_id, metadata.count) == (send.sequence_id, send.count)
-                assert metadata.txnid_least_bits == send.txnid_least_bits == txn.id.least_bits
-                assert metadata.hash_lo == metadata.hash_hi == hash_key(b"k")
-
-    run(scenario())
+@virtual_time
+async def test_entries_of_a_bulk_send_say_what_their_commands_say() -> None:
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC, batch_bytes=100, compression="lz4")
+        async with client.transaction() as txn:
+            await producer.send_many([("k", b"%d" % n) for n in range(50)], txn=txn)
+        assert len(_sent(cluster)) > 1
+        for send in _sent(cluster):
+            metadata = parse_metadata(send.entry)
+            assert (metadata.sequence_id, metadata.count) == (send.sequence_id, send.count)
+            assert metadata.txnid_least_bits == send.txnid_least_bits == txn.id.least_bits
+            assert metadata.hash_lo == metadata.hash_hi == hash_key(b"k")

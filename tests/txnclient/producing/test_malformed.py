@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import txnclient
-from tests.segments.virtual_time import run
+from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import TOPIC, connected
 from txnclient.producing.outgoing import MAX_MESSAGE_BYTES, MESSAGE_OVERHEAD_BYTES, PROPERTY_OVERHEAD_BYTES, checked
 from txnwire.entry import OutgoingMessage, decode_block, encode_entry
@@ -33,51 +33,44 @@ MALFORMED: dict[str, tuple[dict[str, Any], type[txnclient.TxnError]]] = {
 
 
 @pytest.mark.parametrize("what", MALFORMED)
-def test_c9_a_malformed_message_is_refused_at_its_call_and_its_neighbours_are_stored(what: str) -> None:
+@virtual_time
+async def test_c9_a_malformed_message_is_refused_at_its_call_and_its_neighbours_are_stored(what: str) -> None:
     """Dies where it is found once it shares an entry with them."""
     options, error = MALFORMED[what]
-
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC, batch_bytes=MAX_VALUE_BYTES)
-            key = options.get("key", "k")
-            sent = [producer.send_nowait(b"%d" % number, key="k") for number in range(50)]
-            with pytest.raises(error):
-                producer.send_nowait(b"bad", **{"key": key, **options})
-            with pytest.raises(error):
-                await producer.send(b"bad", **{"key": key, **options})
-            sent += [producer.send_nowait(b"%d" % number, key="k") for number in range(50, 100)]
-            with pytest.raises(error):
-                await producer.send_many([txnclient.OutgoingMessage(b"bad", **options)])
-            await asyncio.gather(*sent)
-            assert cluster.values_by_key() == {b"k": [b"%d" % number for number in range(100)]}
-
-    run(scenario())
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC, batch_bytes=MAX_VALUE_BYTES)
+        key = options.get("key", "k")
+        sent = [producer.send_nowait(b"%d" % number, key="k") for number in range(50)]
+        with pytest.raises(error):
+            producer.send_nowait(b"bad", **{"key": key, **options})
+        with pytest.raises(error):
+            await producer.send(b"bad", **{"key": key, **options})
+        sent += [producer.send_nowait(b"%d" % number, key="k") for number in range(50, 100)]
+        with pytest.raises(error):
+            await producer.send_many([txnclient.OutgoingMessage(b"bad", **options)])
+        await asyncio.gather(*sent)
+        assert cluster.values_by_key() == {b"k": [b"%d" % number for number in range(100)]}
 
 
 @pytest.mark.parametrize("keys", [["ok", "\ud800"], [b"ok", b"x" * 5_400_000]])
-def test_c9_a_malformed_key_of_a_bulk_send_is_an_error_of_ours(keys: list[Any]) -> None:
-    async def scenario() -> None:
-        async with connected() as (_, client):
-            producer = await client.producer(TOPIC)
-            with pytest.raises((txnclient.InvalidArgument, txnclient.MessageTooLarge)):
-                await producer.send_many([(key, b"v") for key in keys])
-
-    run(scenario())
+@virtual_time
+async def test_c9_a_malformed_key_of_a_bulk_send_is_an_error_of_ours(keys: list[Any]) -> None:
+    async with connected() as (_, client):
+        producer = await client.producer(TOPIC)
+        with pytest.raises((txnclient.InvalidArgument, txnclient.MessageTooLarge)):
+            await producer.send_many([(key, b"v") for key in keys])
 
 
-def test_properties_that_change_behind_the_call_are_sent_as_they_were() -> None:
-    async def scenario() -> None:
-        async with connected() as (cluster, client):
-            producer = await client.producer(TOPIC)
-            properties: dict[str, Any] = {"a": "1"}
-            sent = producer.send_nowait(b"v", properties=properties)
-            properties["a"] = object()
-            await sent
-            ((entry,),) = [entries for entries in cluster.entries.values() if entries]
-            assert decode_block(entry).properties(0) == {"a": "1"}
-
-    run(scenario())
+@virtual_time
+async def test_properties_that_change_behind_the_call_are_sent_as_they_were() -> None:
+    async with connected() as (cluster, client):
+        producer = await client.producer(TOPIC)
+        properties: dict[str, Any] = {"a": "1"}
+        sent = producer.send_nowait(b"v", properties=properties)
+        properties["a"] = object()
+        await sent
+        ((entry,),) = [entries for entries in cluster.entries.values() if entries]
+        assert decode_block(entry).properties(0) == {"a": "1"}
 
 
 @pytest.mark.parametrize(

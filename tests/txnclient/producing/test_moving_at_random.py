@@ -11,8 +11,10 @@ from random import Random
 import pytest
 
 import txnclient
-from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected, until
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected
+from tests.waiting import until
+from txnclient.producing.producer import producer_impl
 from txnwire.entry import decode_block
 from txnwire.errors import NotOwner, SequenceGap
 
@@ -144,33 +146,31 @@ def check_parents_first(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_s5_s11_l7_nothing_is_lost_doubled_or_out_of_order_per_key(seed: int) -> None:
-    async def scenario() -> None:
-        async with connected(*BROKERS, timeout=300) as (cluster, client):
-            random = Random(seed)
-            faults = Faults(cluster, random)
-            sent: dict[str, list[bytes]] = {}
-            producer = await client.producer(
-                TOPIC, linger_ms=random.choice([0, 5, 50]), batch_bytes=random.choice([60, 2000])
-            )
-            writing = [
-                asyncio.ensure_future(write(client, producer, KEYS[half::2], Random(seed + 1000 + half), sent))
-                for half in range(2)
-            ]
-            await faults.run(60)
-            await asyncio.gather(*writing)
-            check_order(cluster, sent)
-            check_parents_first(cluster)
-            await until(lambda: producer._channels._routes.layout.epoch == cluster.topology.epoch)
-            assert producer._buffer.taken == 0
-            assert not producer._pending
-            assert not producer._channels._routes.leaving
-            assert len(producer._channels._channels) <= len(cluster.topology.active)
-            for entries in cluster.entries.values():
-                for entry in entries:
-                    decode_block(entry)
-
-    run(scenario())
+@virtual_time
+async def test_s5_s11_l7_nothing_is_lost_doubled_or_out_of_order_per_key(seed: int) -> None:
+    async with connected(*BROKERS, timeout=300) as (cluster, client):
+        random = Random(seed)
+        faults = Faults(cluster, random)
+        sent: dict[str, list[bytes]] = {}
+        producer = await client.producer(
+            TOPIC, linger_ms=random.choice([0, 5, 50]), batch_bytes=random.choice([60, 2000])
+        )
+        writing = [
+            asyncio.ensure_future(write(client, producer, KEYS[half::2], Random(seed + 1000 + half), sent))
+            for half in range(2)
+        ]
+        await faults.run(60)
+        await asyncio.gather(*writing)
+        check_order(cluster, sent)
+        check_parents_first(cluster)
+        await until(lambda: producer_impl(producer)._channels._routes.layout.epoch == cluster.topology.epoch)
+        assert producer_impl(producer)._buffer.taken == 0
+        assert not producer_impl(producer)._pending
+        assert not producer_impl(producer)._channels._routes.leaving
+        assert len(producer_impl(producer)._channels._channels) <= len(cluster.topology.active)
+        for entries in cluster.entries.values():
+            for entry in entries:
+                decode_block(entry)
 
 
 async def write_in_a_hurry(
@@ -202,22 +202,22 @@ async def write_in_a_hurry(
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_s5_l6_whatever_runs_out_of_time_or_is_aborted_nothing_is_doubled_and_nothing_acked_is_lost(seed: int) -> None:
-    async def scenario() -> None:
-        async with connected(*BROKERS, timeout=3) as (cluster, client):
-            random = Random(seed)
-            producer = await client.producer(TOPIC, linger_ms=random.choice([0, 5, 50]), batch_bytes=200)
-            writing = asyncio.ensure_future(write_in_a_hurry(client, producer, Random(seed + 1000)))
-            await Faults(cluster, random).run(60)
-            sent = await writing
-            found = cluster.values_by_key()
-            for key, number, answer in sent:
-                stored = found.get(key.encode(), []).count(b"%d" % number)
-                assert stored <= 1, "doubled"
-                assert answer.done()
-                acked = not answer.cancelled() and answer.exception() is None
-                assert stored == 1 or not acked, "lost"
-            assert producer._buffer.taken == 0
-            assert not producer._pending
-
-    run(scenario())
+@virtual_time
+async def test_s5_l6_whatever_runs_out_of_time_or_is_aborted_nothing_is_doubled_and_nothing_acked_is_lost(
+    seed: int,
+) -> None:
+    async with connected(*BROKERS, timeout=3) as (cluster, client):
+        random = Random(seed)
+        producer = await client.producer(TOPIC, linger_ms=random.choice([0, 5, 50]), batch_bytes=200)
+        writing = asyncio.ensure_future(write_in_a_hurry(client, producer, Random(seed + 1000)))
+        await Faults(cluster, random).run(60)
+        sent = await writing
+        found = cluster.values_by_key()
+        for key, number, answer in sent:
+            stored = found.get(key.encode(), []).count(b"%d" % number)
+            assert stored <= 1, "doubled"
+            assert answer.done()
+            acked = not answer.cancelled() and answer.exception() is None
+            assert stored == 1 or not acked, "lost"
+        assert producer_impl(producer)._buffer.taken == 0
+        assert not producer_impl(producer)._pending

@@ -13,10 +13,10 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster, running_cluster
-from tests.segments.brokering import eventually
 from tests.segments.gates import GatedLedgers
 from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnclient.test_with_cluster import new_topic, read_all, receive
+from tests.waiting import until
 from txnclient.connection.topic_layout import ACTIVE, SegmentInfo
 from txnclient.producing.large_values import PIECE_BYTES
 from txnwire.clock import SystemClock
@@ -176,9 +176,9 @@ async def test_a7_what_a_sealed_segment_holds_of_a_value_in_pieces_keeps_nobody_
             await producer.send(b"before", key="k", txn=txn)
             disk.hold()
             sending = asyncio.ensure_future(producer.send(value, key="k", chunk=True, txn=txn))
-            await eventually(lambda: disk.waiting > 0)  # its first piece is on its way to the disk
+            await until(lambda: disk.waiting > 0)  # its first piece is on its way to the disk
             changing = asyncio.ensure_future(change_at_random(client, topic, Random(1), 1))
-            await eventually(lambda: held_back(cluster))
+            await until(lambda: held_back(cluster))
             disk.open()
             await changing
             sent = await sending

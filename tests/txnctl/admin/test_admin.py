@@ -14,7 +14,8 @@ import pytest
 from segments.layout.directory import Directory
 from segments.layout.topology import create_record
 from tests.segments.memory_transport import MemoryTransport
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnctl.admin import admin
 from txnctl.admin.admin import ROWS_AT_ONCE, Administration, a_few_at_a_time
 from txnctl.admin.admin_cluster import BROKER_FACTS, COUNTED, ClusterAnswers
@@ -92,8 +93,7 @@ async def owners() -> AsyncIterator[Owners]:
         for number, path in enumerate(topology.paths.values()):
             at = encode(OwnerRecord(broker=f"b{number % 2}", address=f"h:{number % 2 + 1}"))
             await store.commit(Commit(puts=(Put(keys.owner(path), at, lease.id),)))
-        while len(directory.owners()) < SEGMENTS:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(directory.owners()) >= SEGMENTS)
         calls = RoleCalls(directory, transport, clock, Random(2), name="admin")
         closing.push_async_callback(calls.close)
         here = Owners(store, directory, Administration(store, directory, calls, clock).answers)
@@ -117,47 +117,43 @@ def serving(here: Owners, address: str, clock: LoopClock) -> Any:
     return serve
 
 
-def test_a_few_rows_are_made_in_one_turn_of_the_loop() -> None:
-    async def scenario() -> None:
-        made: list[int] = []
-        seen: list[int] = []
+@virtual_time
+async def test_a_few_rows_are_made_in_one_turn_of_the_loop() -> None:
+    made: list[int] = []
+    seen: list[int] = []
 
-        async def watch() -> None:
-            while len(made) < 2 * ROWS_AT_ONCE + 1:
-                seen.append(len(made))
-                await asyncio.sleep(0)
+    async def watch() -> None:
+        while len(made) < 2 * ROWS_AT_ONCE + 1:
+            seen.append(len(made))
+            await asyncio.sleep(0)
 
-        watching = asyncio.create_task(watch())
-        made += [0]
-        async for number in a_few_at_a_time(range(2 * ROWS_AT_ONCE)):
-            made.append(number)
-        await watching
-        assert made == [0, *range(2 * ROWS_AT_ONCE)]
-        assert seen == [ROWS_AT_ONCE + 1]
-
-    run(scenario())
+    watching = asyncio.create_task(watch())
+    made += [0]
+    async for number in a_few_at_a_time(range(2 * ROWS_AT_ONCE)):
+        made.append(number)
+    await watching
+    assert made == [0, *range(2 * ROWS_AT_ONCE)]
+    assert seen == [ROWS_AT_ONCE + 1]
 
 
-def test_so_many_segments_are_asked_at_once_and_all_are_told_of() -> None:
-    async def scenario() -> None:
-        async with owners() as here:
-            subscription = encode(SubscriptionRecord(type="queue", start={"kind": "earliest"}, created_ms=1))
-            billing = encode(SubscriptionRecord(type="stream", start={"kind": "earliest"}, created_ms=1))
-            held = AssignmentRecord(epoch=3, consumers={"b@2": [], "a@1": []})
-            puts = (
-                Put(keys.subscription(TOPIC.path, "packing"), subscription),
-                Put(keys.subscription(TOPIC.path, "billing"), billing),
-                Put(keys.assignment(TOPIC.path, "billing"), encode(held)),
-            )
-            await here.store.commit(Commit(puts=puts))
-            rows = (await here.answers["subscriptions.list"]({"topic": str(TOPIC)}))["subscriptions"]
-            assert [(row["subscription"], row["consumers"]) for row in rows] == [
-                ("billing", ["a@1", "b@2"]),
-                ("packing", ["worker-0", "worker-1", "worker-2"]),
-            ]
-            assert (here.asked, here.most) == (SEGMENTS, ASKED_AT_ONCE)
-
-    run(scenario())
+@virtual_time
+async def test_so_many_segments_are_asked_at_once_and_all_are_told_of() -> None:
+    async with owners() as here:
+        subscription = encode(SubscriptionRecord(type="queue", start={"kind": "earliest"}, created_ms=1))
+        billing = encode(SubscriptionRecord(type="stream", start={"kind": "earliest"}, created_ms=1))
+        held = AssignmentRecord(epoch=3, consumers={"b@2": [], "a@1": []})
+        puts = (
+            Put(keys.subscription(TOPIC.path, "packing"), subscription),
+            Put(keys.subscription(TOPIC.path, "billing"), billing),
+            Put(keys.assignment(TOPIC.path, "billing"), encode(held)),
+        )
+        await here.store.commit(Commit(puts=puts))
+        rows = (await here.answers["subscriptions.list"]({"topic": str(TOPIC)}))["subscriptions"]
+        assert [(row["subscription"], row["consumers"]) for row in rows] == [
+            ("billing", ["a@1", "b@2"]),
+            ("packing", ["worker-0", "worker-1", "worker-2"]),
+        ]
+        assert (here.asked, here.most) == (SEGMENTS, ASKED_AT_ONCE)
 
 
 class CollectedAmidReads(MemoryStore):
@@ -170,39 +166,34 @@ class CollectedAmidReads(MemoryStore):
         return found
 
 
-def test_x1_what_is_collected_while_it_is_described_is_told_with_its_note() -> None:
+@virtual_time
+async def test_x1_what_is_collected_while_it_is_described_is_told_with_its_note() -> None:
     """▲ Spark's sink would take it for a commit without a note, and leave other rows out unseen."""
-
-    async def scenario() -> None:
-        clock = LoopClock()
-        async with AsyncExitStack() as closing:
-            store = CollectedAmidReads(MemoryEtcd(clock), clock, Random(1))
-            closing.push_async_callback(store.close)
-            named = TxnName(v=1, txn_id="0000-0000000000000001")
-            await store.commit(Commit(puts=(Put(keys.txn_name("a"), encode(named)),)))
-            directory = Directory(store, clock)
-            calls = RoleCalls(directory, MemoryTransport(), clock, Random(2), name="admin")
-            describe = Administration(store, directory, calls, clock).answers["transactions.describe"]
-            found = await describe({"name": "a"})
-            assert (found["outcome"], found["note"]) == ("COMMITTED", "rows=1")
-            await calls.close()
-
-    run(scenario())
+    clock = LoopClock()
+    async with AsyncExitStack() as closing:
+        store = CollectedAmidReads(MemoryEtcd(clock), clock, Random(1))
+        closing.push_async_callback(store.close)
+        named = TxnName(v=1, txn_id="0000-0000000000000001")
+        await store.commit(Commit(puts=(Put(keys.txn_name("a"), encode(named)),)))
+        directory = Directory(store, clock)
+        calls = RoleCalls(directory, MemoryTransport(), clock, Random(2), name="admin")
+        describe = Administration(store, directory, calls, clock).answers["transactions.describe"]
+        found = await describe({"name": "a"})
+        assert (found["outcome"], found["note"]) == ("COMMITTED", "rows=1")
+        await calls.close()
 
 
-def test_an_owner_that_answers_nothing_is_waited_for_once() -> None:
-    async def scenario() -> None:
-        async with owners() as here:
-            here.silent["h:2"] = None
-            began = asyncio.get_running_loop().time()
-            rows = (await here.answers["topics.stats"]({"topic": str(TOPIC)}))["segments"]
-            assert asyncio.get_running_loop().time() - began < CALL_TIMEOUT_S + 1.0
-            assert len(rows) == SEGMENTS
-            failed = [row for row in rows if "error" in row]
-            assert len(failed) == SEGMENTS // 2
-            assert all(row["owner"] == "b1" and row["error"].startswith("Timeout") for row in failed)
-
-    run(scenario())
+@virtual_time
+async def test_an_owner_that_answers_nothing_is_waited_for_once() -> None:
+    async with owners() as here:
+        here.silent["h:2"] = None
+        began = asyncio.get_running_loop().time()
+        rows = (await here.answers["topics.stats"]({"topic": str(TOPIC)}))["segments"]
+        assert asyncio.get_running_loop().time() - began < CALL_TIMEOUT_S + 1.0
+        assert len(rows) == SEGMENTS
+        failed = [row for row in rows if "error" in row]
+        assert len(failed) == SEGMENTS // 2
+        assert all(row["owner"] == "b1" and row["error"].startswith("Timeout") for row in failed)
 
 
 # ---- roles that are asked -------------------------------------------------------------------------------------------
@@ -241,63 +232,54 @@ async def asked_roles() -> AsyncIterator[tuple[MemoryStore, Directory, MemoryTra
         yield store, directory, transport, calls
 
 
-def test_a_process_that_does_not_answer_is_named_in_its_row_and_the_others_are_counted() -> None:
-    async def scenario() -> None:
-        async with asked_roles() as (store, directory, _, calls):
-            answers = ClusterAnswers(store, directory, calls).answers
-            stats, brokers = await answers["transactions.stats"]({}), await answers["brokers.list"]({})
-            for rows, name in ((stats["coordinators"], "coordinator"), (brokers["brokers"], "broker")):
-                assert [(row[name], "nobody listens at h:2" in row.get("error", "")) for row in rows] == [
-                    ("one", False),
-                    ("two", True),
-                ]
-            assert (stats["total"]["active"], stats["total"]["oldest_open_s"]) == (3, 0.5)
-
-    run(scenario())
+@virtual_time
+async def test_a_process_that_does_not_answer_is_named_in_its_row_and_the_others_are_counted() -> None:
+    async with asked_roles() as (store, directory, _, calls):
+        answers = ClusterAnswers(store, directory, calls).answers
+        stats, brokers = await answers["transactions.stats"]({}), await answers["brokers.list"]({})
+        for rows, name in ((stats["coordinators"], "coordinator"), (brokers["brokers"], "broker")):
+            assert [(row[name], "nobody listens at h:2" in row.get("error", "")) for row in rows] == [
+                ("one", False),
+                ("two", True),
+            ]
+        assert (stats["total"]["active"], stats["total"]["oldest_open_s"]) == (3, 0.5)
 
 
-def test_a_connection_that_was_lost_is_opened_again_by_the_next_question() -> None:
-    async def scenario() -> None:
-        async with asked_roles() as (_, _, transport, calls):
-            for _ in range(3):
-                assert (await calls.ask("h:1", "coordinator.stats"))["active"] == 3
-                await transport.connections[-1].close()
-                await asyncio.sleep(1.0)  # until it is heard of
-            assert len(transport.connections) == 3
-
-    run(scenario())
+@virtual_time
+async def test_a_connection_that_was_lost_is_opened_again_by_the_next_question() -> None:
+    async with asked_roles() as (_, _, transport, calls):
+        for _ in range(3):
+            assert (await calls.ask("h:1", "coordinator.stats"))["active"] == 3
+            await transport.connections[-1].close()
+            await asyncio.sleep(1.0)  # until it is heard of
+        assert len(transport.connections) == 3
 
 
-def test_outcomes_of_more_transactions_than_are_read_at_once_are_all_told() -> None:
+@virtual_time
+async def test_outcomes_of_more_transactions_than_are_read_at_once_are_all_told() -> None:
     """▲ Spark takes what is not told of for undecided."""
-
-    async def scenario() -> None:
-        async with owners() as here:
-            ids = [str(TxnId(0, number)) for number in range(1, 2 * ASKED_AT_ONCE + 2)]
-            found = await here.answers["transactions.outcomes"]({"txns": ids})
-            assert found["outcomes"] == dict.fromkeys(ids, "UNKNOWN")
-
-    run(scenario())
+    async with owners() as here:
+        ids = [str(TxnId(0, number)) for number in range(1, 2 * ASKED_AT_ONCE + 2)]
+        found = await here.answers["transactions.outcomes"]({"txns": ids})
+        assert found["outcomes"] == dict.fromkeys(ids, "UNKNOWN")
 
 
-def test_e6_what_hangs_without_an_owner_or_behind_its_decision_says_so() -> None:
-    async def scenario() -> None:
-        async with owners() as here:
-            opened = Header(state=OPEN, timeout_ms=10, created_ms=1)
-            committed = Header(state=COMMITTED, timeout_ms=10, created_ms=1, finalized_ms=2)
-            segment = "public/default/gone/0000-ffff-0"
-            for counter, header in ((1, opened), (2, committed)):
-                txn_id = TxnId(0, counter)
-                op = Op(v=1, kind="write", segment=segment, messages=1)
-                puts = (
-                    Put(keys.txn(txn_id), encode(header)),
-                    Put(keys.op(keys.write_ops(txn_id, segment), 3, counter), encode(op)),
-                    Put(keys.write_index(segment, txn_id), b""),
-                )
-                await here.store.commit(Commit(puts=puts))
-            rows = (await here.answers["transactions.hanging"]({}))["hanging"]
-            told = {row["txn"]: row["why"].partition("; ")[2] for row in rows}
-            assert [why.rpartition("; ")[2] for why in told.values()] == ["nobody owns the segment"] * 2
-            assert ["COMMITTED, but not cleaned up" in why for why in told.values()] == [False, True]
-
-    run(scenario())
+@virtual_time
+async def test_e6_what_hangs_without_an_owner_or_behind_its_decision_says_so() -> None:
+    async with owners() as here:
+        opened = Header(state=OPEN, timeout_ms=10, created_ms=1)
+        committed = Header(state=COMMITTED, timeout_ms=10, created_ms=1, finalized_ms=2)
+        segment = "public/default/gone/0000-ffff-0"
+        for counter, header in ((1, opened), (2, committed)):
+            txn_id = TxnId(0, counter)
+            op = Op(v=1, kind="write", segment=segment, messages=1)
+            puts = (
+                Put(keys.txn(txn_id), encode(header)),
+                Put(keys.op(keys.write_ops(txn_id, segment), 3, counter), encode(op)),
+                Put(keys.write_index(segment, txn_id), b""),
+            )
+            await here.store.commit(Commit(puts=puts))
+        rows = (await here.answers["transactions.hanging"]({}))["hanging"]
+        told = {row["txn"]: row["why"].partition("; ")[2] for row in rows}
+        assert [why.rpartition("; ")[2] for why in told.values()] == ["nobody owns the segment"] * 2
+        assert ["COMMITTED, but not cleaned up" in why for why in told.values()] == [False, True]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cluster import InProcessCluster
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnctl.command_line import done, start, txnctl
 from txnctl.bench.latencies import Latencies
 from txnctl.bench.load import CallLoad
@@ -46,49 +46,44 @@ def test_memory_is_bounded_by_the_span_of_latencies_not_by_their_number() -> Non
     assert len(latencies._counts) < 1200
 
 
-def test_at_a_rate_a_stall_is_charged_to_everything_that_was_due_in_it() -> None:
+@virtual_time
+async def test_at_a_rate_a_stall_is_charged_to_everything_that_was_due_in_it() -> None:
     """Dies where a call is timed from when it got its turn: then one is slow, and the others were never there."""
+    load = CallLoad(LoopClock(), seconds=10.0, concurrency=1, per_second=100)
+    loop = asyncio.get_running_loop()
+    began, one_at_a_time = loop.time(), asyncio.Lock()
 
-    async def scenario() -> None:
-        load = CallLoad(LoopClock(), seconds=10.0, concurrency=1, per_second=100)
-        loop = asyncio.get_running_loop()
-        began, one_at_a_time = loop.time(), asyncio.Lock()
+    async def call() -> tuple[int, int]:
+        async with one_at_a_time:
+            if 4.0 <= loop.time() - began < 4.02:
+                await asyncio.sleep(2.0)
+            return 1, 100
 
-        async def call() -> tuple[int, int]:
-            async with one_at_a_time:
-                if 4.0 <= loop.time() - began < 4.02:
-                    await asyncio.sleep(2.0)
-                return 1, 100
-
-        await load.run([call])
-        measured = load.measured
-        assert 995 <= measured.calls <= 1001
-        assert 190 <= sum(times for bucket, times in measured.latencies._counts.items() if bucket > 200) <= 205
-        assert measured.as_row("messages")["latency_ms"]["max"] == pytest.approx(2000, rel=0.02)
-        assert measured.behind == 0
-
-    run(scenario())
+    await load.run([call])
+    measured = load.measured
+    assert 995 <= measured.calls <= 1001
+    assert 190 <= sum(times for bucket, times in measured.latencies._counts.items() if bucket > 200) <= 205
+    assert measured.as_row("messages")["latency_ms"]["max"] == pytest.approx(2000, rel=0.02)
+    assert measured.behind == 0
 
 
-def test_loops_go_as_fast_as_they_can_and_pause_when_they_are_refused() -> None:
-    async def scenario() -> None:
-        load = CallLoad(LoopClock(), seconds=1.0, concurrency=5, per_second=None)
-        refusing = [False]
+@virtual_time
+async def test_loops_go_as_fast_as_they_can_and_pause_when_they_are_refused() -> None:
+    load = CallLoad(LoopClock(), seconds=1.0, concurrency=5, per_second=None)
+    refusing = [False]
 
-        async def call() -> tuple[int, int]:
-            await asyncio.sleep(0.01)
-            if refusing[0]:
-                raise Overloaded("full")
-            return 2, 20
+    async def call() -> tuple[int, int]:
+        await asyncio.sleep(0.01)
+        if refusing[0]:
+            raise Overloaded("full")
+        return 2, 20
 
-        asyncio.get_running_loop().call_later(0.5, refusing.__setitem__, 0, True)
-        await load.run([call])
-        row = load.measured.as_row("calls")
-        assert 240 <= row["calls"] <= 255
-        assert row["messages"] == 2 * row["calls"]
-        assert 15 <= row["errors"]["Overloaded"] <= 30
-
-    run(scenario())
+    asyncio.get_running_loop().call_later(0.5, refusing.__setitem__, 0, True)
+    await load.run([call])
+    row = load.measured.as_row("calls")
+    assert 240 <= row["calls"] <= 255
+    assert row["messages"] == 2 * row["calls"]
+    assert 15 <= row["errors"]["Overloaded"] <= 30
 
 
 async def test_every_kind_of_load_runs_against_a_cluster(cluster: InProcessCluster) -> None:

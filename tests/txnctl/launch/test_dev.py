@@ -17,6 +17,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnctl.command_line import TIMEOUT_S, done, start, txnctl
+from tests.waiting import until
 from txnctl.metrics.catalogue import catalogue
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -56,9 +57,7 @@ class Dev:
         assert len(before) == 3
         self.process.send_signal(number)
         code = await asyncio.wait_for(self.process.wait(), 30)
-        async with asyncio.timeout(10):
-            while any(is_alive(pid) for pid in before):
-                await asyncio.sleep(0.02)
+        await until(lambda: not any(is_alive(pid) for pid in before), within_s=10)
         return code
 
 

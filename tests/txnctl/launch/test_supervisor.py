@@ -12,16 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from txnctl.launch.supervisor import ChildSpec, Supervisor
 from txnwire.errors import InternalError, Timeout
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

@@ -15,6 +15,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster import InProcessCluster
+from tests.waiting import until
 from txnctl.metrics.catalogue import catalogue, families
 from txnctl.metrics.metric import Metric, MetricKind, cumulative, largest
 from txnctl.process.http import HttpEndpoint
@@ -135,9 +136,14 @@ async def test_every_process_tells_every_metric_and_its_roles_fill_them(cluster:
 
 async def test_the_elected_sweeper_counts_what_stands_in_etcd(cluster: InProcessCluster) -> None:
     server = cluster.servers["control"].server
-    async with asyncio.timeout(20):
-        while server.statistics().sweeper is None or server.sweeper is None or not server.sweeper.statistics().census:
-            await asyncio.sleep(0.05)
+    await until(
+        lambda: (
+            not (
+                server.statistics().sweeper is None or server.sweeper is None or not server.sweeper.statistics().census
+            )
+        ),
+        within_s=20,
+    )
     found = scraped(server)
     assert value(found["txnstore_sweeper_elected"]) == 1
     assert value(found["pulsar_txn_metadata_store_outstanding_op_records"]) == 0

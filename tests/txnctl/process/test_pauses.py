@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.coordinator_v5.processes import StepClock
-from tests.segments.virtual_time import run
+from tests.segments.virtual_time import virtual_time
 from txnctl.process.pauses import TICK_S, WINDOW_S, Pauses
 from txnwire.clock import SystemClock
 
@@ -23,34 +23,30 @@ async def test_what_keeps_the_loop_from_coming_round_is_told() -> None:
     assert pauses.longest_s() >= 0.25
 
 
-def test_it_is_told_for_a_minute_and_not_for_three() -> None:
-    async def scenario() -> None:
-        pauses = Pauses(StepClock())
-        now = asyncio.get_running_loop().time()
-        pauses.woke(now + 0.5)
-        told = []
-        for tick in range(1, int(3 * WINDOW_S / TICK_S)):
-            pauses.woke(now + 0.5 + tick * TICK_S)
-            told.append(pauses.longest_s())
-        assert told[int(WINDOW_S / TICK_S)] == pytest.approx(0.5 - TICK_S)
-        assert told[-1] == pytest.approx(0.0, abs=1e-6)
-
-    run(scenario())
+@virtual_time
+async def test_it_is_told_for_a_minute_and_not_for_three() -> None:
+    pauses = Pauses(StepClock())
+    now = asyncio.get_running_loop().time()
+    pauses.woke(now + 0.5)
+    told = []
+    for tick in range(1, int(3 * WINDOW_S / TICK_S)):
+        pauses.woke(now + 0.5 + tick * TICK_S)
+        told.append(pauses.longest_s())
+    assert told[int(WINDOW_S / TICK_S)] == pytest.approx(0.5 - TICK_S)
+    assert told[-1] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_of_a_pause_it_is_told_how_much_was_our_own_work() -> None:
-    async def scenario() -> None:
-        worked = [0.0]
-        pauses = Pauses(StepClock(), cpu=lambda: worked[0])
-        now = asyncio.get_running_loop().time()
-        worked[0] = 0.02
-        pauses.woke(now + TICK_S + 0.5)  # others had the core
-        assert (pauses.longest_s(), pauses.longest_work_s()) == pytest.approx((0.5, 0.02))
-        worked[0] = 0.22
-        pauses.woke(now + 2 * TICK_S + 0.8)
-        assert (pauses.longest_s(), pauses.longest_work_s()) == pytest.approx((0.5, 0.2))
-        worked[0] = 0.3
-        pauses.woke(now + 3 * TICK_S + 0.81)  # busy, and hardly late
-        assert pauses.longest_work_s() == pytest.approx(0.2)
-
-    run(scenario())
+@virtual_time
+async def test_of_a_pause_it_is_told_how_much_was_our_own_work() -> None:
+    worked = [0.0]
+    pauses = Pauses(StepClock(), cpu=lambda: worked[0])
+    now = asyncio.get_running_loop().time()
+    worked[0] = 0.02
+    pauses.woke(now + TICK_S + 0.5)  # others had the core
+    assert (pauses.longest_s(), pauses.longest_work_s()) == pytest.approx((0.5, 0.02))
+    worked[0] = 0.22
+    pauses.woke(now + 2 * TICK_S + 0.8)
+    assert (pauses.longest_s(), pauses.longest_work_s()) == pytest.approx((0.5, 0.2))
+    worked[0] = 0.3
+    pauses.woke(now + 3 * TICK_S + 0.81)  # busy, and hardly late
+    assert pauses.longest_work_s() == pytest.approx(0.2)

@@ -12,6 +12,7 @@ from segments.broker.claims import Claims
 from segments.log.retention import Retention
 from segments.owner.segment import Segment
 from tests.cluster import InProcessCluster
+from tests.waiting import until
 from txnctl.process.serve import wait_stopped_or_failed
 from txnstore.access.lineage import StoreUnfit
 from txnstore.election import Election, Leadership
@@ -72,8 +73,7 @@ async def test_a_task_that_ends_is_begun_anew_and_readyz_and_the_metrics_say_so(
     term = controller._term
     assert term is not None
     term.deposed.set()
-    while not server.tasks.failures.get("controller"):
-        await asyncio.sleep(0.01)
+    await until(lambda: server.tasks.failures.get("controller"))
     assert "controller has ended: RuntimeError" in (server.not_ready() or "")
     assert server.statistics().task_failures["controller"] >= 1
     monkeypatch.undo()
@@ -89,8 +89,7 @@ async def test_a_segment_whose_housekeeping_shows_a_defect_is_given_up_and_no_ot
     async with cluster.connect() as client:
         for name in ("bad", "good"):
             await client.create_topic(f"topic://public/default/{name}")
-        while len(broker.segments) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(broker.segments) >= 2)
         good = broker.segments["public/default/good/0000-ffff-0"]
         epoch = broker.segments["public/default/bad/0000-ffff-0"].epoch
         keep = Segment.keep
@@ -103,12 +102,12 @@ async def test_a_segment_whose_housekeeping_shows_a_defect_is_given_up_and_no_ot
         monkeypatch.setattr(Segment, "keep", defect)
         for path in broker.segments:
             broker._shared.wake_housekeeping(path)
-        while not server.tasks.failures.get("housekeeping"):
-            await asyncio.sleep(0.01)
+        await until(lambda: server.tasks.failures.get("housekeeping"))
         monkeypatch.undo()
         assert "housekeeping of public/default/bad/0000-ffff-0 has ended" in (server.not_ready() or "")
-        while (again := broker.segments.get("public/default/bad/0000-ffff-0")) is None or again.epoch == epoch:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            while (again := broker.segments.get("public/default/bad/0000-ffff-0")) is None or again.epoch == epoch:
+                await asyncio.sleep(0.01)
         assert broker.segments["public/default/good/0000-ffff-0"] is good
         await (await client.producer("topic://public/default/bad")).send(b"goes on")
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.segments.power_failures import RecordedDisk, tree_of
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from txnctl.process import store_mark
 from txnctl.process.store_mark import EVERY_S, FILE, StoreMark, follow_identity
 from txnstore import keys
@@ -82,21 +82,18 @@ def test_e8_a_power_failure_leaves_one_mark_or_the_other_whole(tmp_path: Path) -
     assert set(left) == {certain, tree_of(tmp_path)[FILE]}
 
 
-def test_e8_a_folder_of_another_cluster_says_nothing_of_this_store(tmp_path: Path) -> None:
+@virtual_time
+async def test_e8_a_folder_of_another_cluster_says_nothing_of_this_store(tmp_path: Path) -> None:
     """▲ A broker that was started with the wrong folder would end the whole cluster."""
-
-    async def scenario() -> None:
-        mine = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
-        await mine.identity()
-        StoreMark(tmp_path).write(store("strange"), 1)
-        with pytest.raises(StoreUnfit, match="another"):
-            await StoreMark(tmp_path).check(mine)
-        found = await mine.get(keys.INCARNATION)
-        assert found is not None
-        assert decode(Incarnation, found.value, key=found.key).repair == ""
-        await mine.close()
-
-    run(scenario())
+    mine = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
+    await mine.identity()
+    StoreMark(tmp_path).write(store("strange"), 1)
+    with pytest.raises(StoreUnfit, match="another"):
+        await StoreMark(tmp_path).check(mine)
+    found = await mine.get(keys.INCARNATION)
+    assert found is not None
+    assert decode(Incarnation, found.value, key=found.key).repair == ""
+    await mine.close()
 
 
 def test_a_mark_that_does_not_parse_is_no_new_folder(tmp_path: Path) -> None:
@@ -105,60 +102,53 @@ def test_a_mark_that_does_not_parse_is_no_new_folder(tmp_path: Path) -> None:
         StoreMark(tmp_path).judge(store("a"), 1)
 
 
-def test_e8_a_broker_that_finds_etcd_gone_back_marks_it_for_all(tmp_path: Path) -> None:
+@virtual_time
+async def test_e8_a_broker_that_finds_etcd_gone_back_marks_it_for_all(tmp_path: Path) -> None:
     """▲ Of processes without a folder none would find out."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        broker, coordinator = (MemoryStore(etcd, LoopClock(), random.Random(seed)) for seed in (1, 2))
-        identity, revision = await StoreMark(tmp_path).check(broker)
-        assert identity == await coordinator.identity()
-        assert StoreMark(tmp_path).read() is None, "the folder may turn out to be another cluster's"
-        StoreMark(tmp_path).write(identity, revision)
-        following = asyncio.create_task(follow_identity(coordinator))
-        await asyncio.sleep(3 * EVERY_S)
-        assert not following.done()
-        StoreMark(tmp_path).write(identity, 1000)
-        with pytest.raises(StoreUnfit, match="had reached 1000"):
-            await StoreMark(tmp_path).check(broker)
-        assert "had reached 1000" in str(await asyncio.wait_for(following, 2 * EVERY_S))
-        found = await broker.get(keys.INCARNATION)
-        assert found is not None
-        assert "had reached 1000" in decode(Incarnation, found.value, key=found.key).repair
-        for one in (broker, coordinator):
-            await one.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock())
+    broker, coordinator = (MemoryStore(etcd, LoopClock(), random.Random(seed)) for seed in (1, 2))
+    identity, revision = await StoreMark(tmp_path).check(broker)
+    assert identity == await coordinator.identity()
+    assert StoreMark(tmp_path).read() is None, "the folder may turn out to be another cluster's"
+    StoreMark(tmp_path).write(identity, revision)
+    following = asyncio.create_task(follow_identity(coordinator))
+    await asyncio.sleep(3 * EVERY_S)
+    assert not following.done()
+    StoreMark(tmp_path).write(identity, 1000)
+    with pytest.raises(StoreUnfit, match="had reached 1000"):
+        await StoreMark(tmp_path).check(broker)
+    assert "had reached 1000" in str(await asyncio.wait_for(following, 2 * EVERY_S))
+    found = await broker.get(keys.INCARNATION)
+    assert found is not None
+    assert "had reached 1000" in decode(Incarnation, found.value, key=found.key).repair
+    for one in (broker, coordinator):
+        await one.close()
 
 
-def test_e8_who_runs_on_through_a_repair_ends(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        mine = MemoryStore(etcd, LoopClock(), random.Random(1))
-        following = asyncio.create_task(follow_identity(mine))
-        await asyncio.sleep(1)
-        await mine.commit(Commit(puts=(Put(keys.INCARNATION, encode(store("other"))),)))
-        assert "it is store other by now" in str(await asyncio.wait_for(following, 2 * EVERY_S))
-        await mine.close()
-
-    run(scenario())
+@virtual_time
+async def test_e8_who_runs_on_through_a_repair_ends(tmp_path: Path) -> None:
+    etcd = MemoryEtcd(LoopClock())
+    mine = MemoryStore(etcd, LoopClock(), random.Random(1))
+    following = asyncio.create_task(follow_identity(mine))
+    await asyncio.sleep(1)
+    await mine.commit(Commit(puts=(Put(keys.INCARNATION, encode(store("other"))),)))
+    assert "it is store other by now" in str(await asyncio.wait_for(following, 2 * EVERY_S))
+    await mine.close()
 
 
-def test_e8_who_runs_on_through_a_repair_ends_also_behind_an_outage() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        mine = MemoryStore(etcd, LoopClock(), random.Random(1))
-        following = asyncio.create_task(follow_identity(mine))
-        await asyncio.sleep(1)
-        mine.memory_backend.disconnect()
-        await asyncio.sleep(10 * EVERY_S)
-        assert not following.done()
-        mine.memory_backend.reconnect()
-        await mine.commit(Commit(puts=(Put(keys.INCARNATION, encode(store("other"))),)))
-        assert "it is store other by now" in str(await asyncio.wait_for(following, 3 * EVERY_S))
-        await mine.close()
-
-    run(scenario())
+@virtual_time
+async def test_e8_who_runs_on_through_a_repair_ends_also_behind_an_outage() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    mine = MemoryStore(etcd, LoopClock(), random.Random(1))
+    following = asyncio.create_task(follow_identity(mine))
+    await asyncio.sleep(1)
+    mine.memory_backend.disconnect()
+    await asyncio.sleep(10 * EVERY_S)
+    assert not following.done()
+    mine.memory_backend.reconnect()
+    await mine.commit(Commit(puts=(Put(keys.INCARNATION, encode(store("other"))),)))
+    assert "it is store other by now" in str(await asyncio.wait_for(following, 3 * EVERY_S))
+    await mine.close()
 
 
 async def test_c12_nothing_is_written_where_a_data_folder_was(

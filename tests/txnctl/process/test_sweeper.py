@@ -10,7 +10,8 @@ import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
 from tests.segments.memory_transport import MemoryTransport
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnctl.process.founding import PATIENCE_S
 from txnctl.process.server import Server
 from txnctl.process.settings import ServerSettings
@@ -21,29 +22,24 @@ from txnstore.store import Commit, Put
 from txnwire.errors import StoreFull
 
 
-def test_e3_a_full_store_that_can_elect_nobody_is_relieved_all_the_same() -> None:
+@virtual_time
+async def test_e3_a_full_store_that_can_elect_nobody_is_relieved_all_the_same() -> None:
     """▲ At its quota etcd grants no lease: the role that takes the alarm back must not depend on one."""
-
-    async def scenario() -> None:
-        clock = LoopClock()
-        etcd = MemoryEtcd(clock)
-        store = MemoryStore(etcd, clock, random.Random(1))
-        await store.commit(Commit(puts=(Put(b"/some", b"thing"),)))
-        etcd.quota_bytes = 1
-        try:
-            await store.commit(Commit(puts=(Put(b"/more", b""),)))
-        except StoreFull:
-            etcd.quota_bytes = DEFAULT_QUOTA_BYTES  # what filled it has gone, but the alarm stays
-        assert etcd.no_space
-        sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
-        sweeper.start()
-        async with asyncio.timeout(60):
-            while etcd.no_space or not etcd.leases():
-                await asyncio.sleep(1.0)
-        await sweeper.close()
-        await store.close()
-
-    run(scenario())
+    clock = LoopClock()
+    etcd = MemoryEtcd(clock)
+    store = MemoryStore(etcd, clock, random.Random(1))
+    await store.commit(Commit(puts=(Put(b"/some", b"thing"),)))
+    etcd.quota_bytes = 1
+    try:
+        await store.commit(Commit(puts=(Put(b"/more", b""),)))
+    except StoreFull:
+        etcd.quota_bytes = DEFAULT_QUOTA_BYTES  # what filled it has gone, but the alarm stays
+    assert etcd.no_space
+    sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
+    sweeper.start()
+    await until(lambda: not (etcd.no_space or not etcd.leases()), within_s=60)
+    await sweeper.close()
+    await store.close()
 
 
 async def at_its_quota(clock: LoopClock) -> MemoryEtcd:
@@ -67,39 +63,34 @@ def new_server(etcd: MemoryEtcd, clock: LoopClock, folder: Path, roles: tuple[st
     ), store
 
 
-def test_e3_servers_that_start_for_the_first_time_make_room_in_a_full_store(tmp_path: Path) -> None:
+@virtual_time
+async def test_e3_servers_that_start_for_the_first_time_make_room_in_a_full_store(tmp_path: Path) -> None:
     """▲ Nobody is elected before a cluster was made, and it cannot be made in an etcd whose alarm stands."""
-
-    async def scenario() -> None:
-        clock = LoopClock()
-        etcd = await at_its_quota(clock)
-        etcd.quota_bytes = DEFAULT_QUOTA_BYTES  # what filled it has gone, but the alarm stays
-        admin, admin_store = new_server(etcd, clock, tmp_path, ("admin",))
-        starting = asyncio.ensure_future(admin.start())
-        await asyncio.sleep(5.0)
-        assert etcd.no_space
-        assert not starting.done(), "who is no coordinator waits for one"
-        coordinator, store = new_server(etcd, clock, tmp_path, ("coordinator",))
-        await coordinator.start()
-        await starting
-        assert not etcd.no_space
-        for server, of_server in ((admin, admin_store), (coordinator, store)):
-            await server.close()
-            await of_server.close()
-
-    run(scenario())
+    clock = LoopClock()
+    etcd = await at_its_quota(clock)
+    etcd.quota_bytes = DEFAULT_QUOTA_BYTES  # what filled it has gone, but the alarm stays
+    admin, admin_store = new_server(etcd, clock, tmp_path, ("admin",))
+    starting = asyncio.ensure_future(admin.start())
+    await asyncio.sleep(5.0)
+    assert etcd.no_space
+    assert not starting.done(), "who is no coordinator waits for one"
+    coordinator, store = new_server(etcd, clock, tmp_path, ("coordinator",))
+    await coordinator.start()
+    await starting
+    assert not etcd.no_space
+    for server, of_server in ((admin, admin_store), (coordinator, store)):
+        await server.close()
+        await of_server.close()
 
 
-def test_e3_servers_give_up_where_a_full_store_gets_no_room(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        clock = LoopClock()
-        etcd = await at_its_quota(clock)
-        server, store = new_server(etcd, clock, tmp_path, ("coordinator",))
-        began_s = clock.monotonic()
-        with pytest.raises(StoreFull):
-            await server.start()
-        assert clock.monotonic() - began_s >= PATIENCE_S
-        assert etcd.no_space
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_e3_servers_give_up_where_a_full_store_gets_no_room(tmp_path: Path) -> None:
+    clock = LoopClock()
+    etcd = await at_its_quota(clock)
+    server, store = new_server(etcd, clock, tmp_path, ("coordinator",))
+    began_s = clock.monotonic()
+    with pytest.raises(StoreFull):
+        await server.start()
+    assert clock.monotonic() - began_s >= PATIENCE_S
+    assert etcd.no_space
+    await store.close()

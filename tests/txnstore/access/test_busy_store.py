@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnstore.faulty_store import A, Busy, client
 from txnstore.access.backend import Backend
 from txnstore.access.store_client import StoreClient
@@ -16,22 +16,19 @@ from txnstore.store import Commit, Put
 from txnwire.errors import StoreUnavailable
 
 
-def test_e4_a_read_that_is_refused_for_a_moment_is_asked_again_in_its_time() -> None:
+@virtual_time
+async def test_e4_a_read_that_is_refused_for_a_moment_is_asked_again_in_its_time() -> None:
     """▲ Whoever is told that its request was wrong ends by it."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        await store.commit(Commit(puts=(Put(A, b"1"),)))
-        busy = Busy(store.memory_backend, times=5)
-        reading = StoreClient(cast(Backend, busy), LoopClock(), random.Random(0), quota_bytes=1 << 30)
-        found = await reading.get(A)
-        assert found is not None
-        assert (found.value, busy.left) == (b"1", 0)
-        busy.left = 1_000_000
-        with pytest.raises(StoreUnavailable, match="too many requests"):
-            await reading.get(A)
-        await reading.close()
-        await store.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    await store.commit(Commit(puts=(Put(A, b"1"),)))
+    busy = Busy(store.memory_backend, times=5)
+    reading = StoreClient(cast(Backend, busy), LoopClock(), random.Random(0), quota_bytes=1 << 30)
+    found = await reading.get(A)
+    assert found is not None
+    assert (found.value, busy.left) == (b"1", 0)
+    busy.left = 1_000_000
+    with pytest.raises(StoreUnavailable, match="too many requests"):
+        await reading.get(A)
+    await reading.close()
+    await store.close()

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnstore.faulty_store import (
     HANGS,
     LOST_AFTER,
@@ -28,103 +28,89 @@ from txnstore.store import (
 )
 
 
-def test_a_lease_is_kept_alive() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        lease = await store.grant_lease(6)
-        await store.commit(Commit(puts=(Put(A, b"", lease.id),)))
-        for _ in range(100):
-            await asyncio.sleep(1)
-            assert lease.valid()
-        assert record(etcd, A).lease == lease.id
-        await lease.revoke()
-        assert lease.id not in etcd.leases()
-        await store.close()
-
-    run(scenario())
-
-
-def test_a_lease_counts_from_the_sending_of_the_last_answered_keep_alive() -> None:
-    """▲ Acks stop TTL minus a margin after that sending: before the store can have given the lease up."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        slow = Script("keep_alive", [Fate(arrive_s=0.0, answer_s=1.5)] + [HANGS] * 50)
-        store = client(etcd, slow)
-        granted_at = asyncio.get_running_loop().time()
-        lease = await store.grant_lease(10)
-        await lease.wait_lost()
-        lost_after_s = asyncio.get_running_loop().time() - granted_at
-        sent_at_s = 10 / 3
-        assert sent_at_s + 10 - 2.0 == pytest.approx(lost_after_s, abs=0.1)
-        assert not lease.valid()
-        assert etcd.leases() == [lease.id], "the store still has it"
-        await store.close()
-
-    run(scenario())
-
-
-def test_a_lease_that_is_lost_stays_lost() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        lease = await store.grant_lease(5)
-        store.memory_backend.disconnect()
-        await asyncio.sleep(4.2)
-        assert not lease.valid()
-        store.memory_backend.reconnect()
-        await asyncio.sleep(0.1)
-        assert not lease.valid()
-        await asyncio.sleep(10)
-        assert etcd.leases() == [], "it is no longer kept alive"
-        await store.close()
-
-    run(scenario())
-
-
-def test_a_lease_that_expires_early_is_noticed_with_the_next_keep_alive() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        lease = await store.grant_lease(6)
-        etcd.expire_lease(lease.id)
-        async with asyncio.timeout(3):
-            await lease.wait_lost()
-        with pytest.raises(LeaseGone):
-            await store.commit(Commit(puts=(Put(A, b"", lease.id),)))
-        await store.close()
-
-    run(scenario())
-
-
-def test_a_lost_grant_is_repeated_and_the_orphan_expires() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd, Script("grant", [LOST_AFTER]))
-        lease = await store.grant_lease(3)
-        assert len(etcd.leases()) == 2
-        await asyncio.sleep(10)
-        assert etcd.leases() == [lease.id]
+@virtual_time
+async def test_a_lease_is_kept_alive() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    lease = await store.grant_lease(6)
+    await store.commit(Commit(puts=(Put(A, b"", lease.id),)))
+    for _ in range(100):
+        await asyncio.sleep(1)
         assert lease.valid()
-        await store.close()
+    assert record(etcd, A).lease == lease.id
+    await lease.revoke()
+    assert lease.id not in etcd.leases()
+    await store.close()
 
-    run(scenario())
+
+@virtual_time
+async def test_a_lease_counts_from_the_sending_of_the_last_answered_keep_alive() -> None:
+    """▲ Acks stop TTL minus a margin after that sending: before the store can have given the lease up."""
+    etcd = MemoryEtcd(LoopClock())
+    slow = Script("keep_alive", [Fate(arrive_s=0.0, answer_s=1.5)] + [HANGS] * 50)
+    store = client(etcd, slow)
+    granted_at = asyncio.get_running_loop().time()
+    lease = await store.grant_lease(10)
+    await lease.wait_lost()
+    lost_after_s = asyncio.get_running_loop().time() - granted_at
+    sent_at_s = 10 / 3
+    assert sent_at_s + 10 - 2.0 == pytest.approx(lost_after_s, abs=0.1)
+    assert not lease.valid()
+    assert etcd.leases() == [lease.id], "the store still has it"
+    await store.close()
 
 
-def test_e4_a_lease_whose_renewal_is_refused_for_a_moment_is_kept() -> None:
+@virtual_time
+async def test_a_lease_that_is_lost_stays_lost() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    lease = await store.grant_lease(5)
+    store.memory_backend.disconnect()
+    await asyncio.sleep(4.2)
+    assert not lease.valid()
+    store.memory_backend.reconnect()
+    await asyncio.sleep(0.1)
+    assert not lease.valid()
+    await asyncio.sleep(10)
+    assert etcd.leases() == [], "it is no longer kept alive"
+    await store.close()
+
+
+@virtual_time
+async def test_a_lease_that_expires_early_is_noticed_with_the_next_keep_alive() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    lease = await store.grant_lease(6)
+    etcd.expire_lease(lease.id)
+    async with asyncio.timeout(3):
+        await lease.wait_lost()
+    with pytest.raises(LeaseGone):
+        await store.commit(Commit(puts=(Put(A, b"", lease.id),)))
+    await store.close()
+
+
+@virtual_time
+async def test_a_lost_grant_is_repeated_and_the_orphan_expires() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd, Script("grant", [LOST_AFTER]))
+    lease = await store.grant_lease(3)
+    assert len(etcd.leases()) == 2
+    await asyncio.sleep(10)
+    assert etcd.leases() == [lease.id]
+    assert lease.valid()
+    await store.close()
+
+
+@virtual_time
+async def test_e4_a_lease_whose_renewal_is_refused_for_a_moment_is_kept() -> None:
     """▲ The store has it still: whoever took it for lost would give up all that it serves."""
-
-    async def scenario() -> None:
-        etcd, clock = MemoryEtcd(LoopClock()), LoopClock()
-        store = client(etcd)
-        busy = Busy(store.memory_backend, times=5)
-        sent_at = clock.monotonic()
-        lease_id, ttl_s = await store.memory_backend.grant(10)
-        lease = KeptLease(cast(Backend, busy), clock, lease_id, ttl_s, sent_at, on_end=lambda _: None)
-        await asyncio.sleep(60)
-        assert (busy.left, lease.valid()) == (0, True)
-        await lease.abandon()
-        await store.close()
-
-    run(scenario())
+    etcd, clock = MemoryEtcd(LoopClock()), LoopClock()
+    store = client(etcd)
+    busy = Busy(store.memory_backend, times=5)
+    sent_at = clock.monotonic()
+    lease_id, ttl_s = await store.memory_backend.grant(10)
+    lease = KeptLease(cast(Backend, busy), clock, lease_id, ttl_s, sent_at, on_end=lambda _: None)
+    await asyncio.sleep(60)
+    assert (busy.left, lease.valid()) == (0, True)
+    await lease.abandon()
+    await store.close()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnstore.faulty_store import (
     LOST_AFTER,
     LOST_BEFORE,
@@ -40,77 +40,69 @@ def filled(etcd: MemoryEtcd, share: float) -> None:
         etcd.mvcc.commit([Commit(puts=(Put(b"/filler", bytes(1000)),))])
 
 
-def test_e3_above_the_soft_limit_only_the_reserve_is_served() -> None:
+@virtual_time
+async def test_e3_above_the_soft_limit_only_the_reserve_is_served() -> None:
     """▲ New work is refused at 75 % in use, so that what is open can be ended; compaction opens the door again."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock(), quota_bytes=200_000)
-        store = client(etcd)
-        new = Commit((), (Put(A, b""),), reserve=False)
-        assert (await store.commit(new)).succeeded
-        filled(etcd, 0.8)
-        await asyncio.sleep(2)
-        with pytest.raises(StoreFull, match="75% of its quota"):
-            await store.commit(new)
-        refused = store.commit_nowait(new)  # raises nothing itself: it is answered like any other
-        with pytest.raises(StoreFull):
-            await refused
-        assert (await store.commit(Commit((), (Put(A, b""),), reserve=True))).succeeded
-        await store.compact(etcd.mvcc.revision)
-        await asyncio.sleep(2)
-        assert (await store.commit(new)).succeeded
-        await store.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock(), quota_bytes=200_000)
+    store = client(etcd)
+    new = Commit((), (Put(A, b""),), reserve=False)
+    assert (await store.commit(new)).succeeded
+    filled(etcd, 0.8)
+    await asyncio.sleep(2)
+    with pytest.raises(StoreFull, match="75% of its quota"):
+        await store.commit(new)
+    refused = store.commit_nowait(new)  # raises nothing itself: it is answered like any other
+    with pytest.raises(StoreFull):
+        await refused
+    assert (await store.commit(Commit((), (Put(A, b""),), reserve=True))).succeeded
+    await store.compact(etcd.mvcc.revision)
+    await asyncio.sleep(2)
+    assert (await store.commit(new)).succeeded
+    await store.close()
 
 
-def test_e3_a_full_store_refuses_definitely_and_recovers_by_maintenance() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock(), quota_bytes=200_000)
-        store = client(etcd)
-        running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
-        await asyncio.sleep(1)
-        filled(etcd, 1.0)
-        with pytest.raises(StoreFull):
-            await store.commit(create(A, b""))
-        with pytest.raises(StoreFull):
-            await store.grant_lease(5)
-        assert etcd.no_space
-        async with asyncio.timeout(200):
-            while True:
-                try:
-                    assert (await store.commit(create(A, b""))).succeeded
-                    break
-                except StoreFull:
-                    await asyncio.sleep(1)
-        assert not etcd.no_space
-        running.cancel()
-        await asyncio.wait([running])
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_e3_a_full_store_refuses_definitely_and_recovers_by_maintenance() -> None:
+    etcd = MemoryEtcd(LoopClock(), quota_bytes=200_000)
+    store = client(etcd)
+    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
+    await asyncio.sleep(1)
+    filled(etcd, 1.0)
+    with pytest.raises(StoreFull):
+        await store.commit(create(A, b""))
+    with pytest.raises(StoreFull):
+        await store.grant_lease(5)
+    assert etcd.no_space
+    async with asyncio.timeout(200):
+        while True:
+            try:
+                assert (await store.commit(create(A, b""))).succeeded
+                break
+            except StoreFull:
+                await asyncio.sleep(1)
+    assert not etcd.no_space
+    running.cancel()
+    await asyncio.wait([running])
+    await store.close()
 
 
-def test_e2_a_refusal_for_space_does_not_settle_an_open_fate() -> None:
+@virtual_time
+async def test_e2_a_refusal_for_space_does_not_settle_an_open_fate() -> None:
     """The first sending may have landed, or may still: only an evaluated repeat tells."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock(), quota_bytes=200_000)
-        store = client(etcd, Script(fates=[LOST_AFTER]))
-        landed = store.commit_nowait(create(A, b"mine"))
-        await asyncio.sleep(0.1)
-        filled(etcd, 1.0)
-        await asyncio.sleep(5)
-        assert not landed.done()
-        etcd.compact(etcd.mvcc.revision)
-        etcd.defragment()
-        etcd.disarm()
-        result = await landed
-        assert result.repeated
-        assert result.reads[0][0].value == b"mine"
-        await store.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock(), quota_bytes=200_000)
+    store = client(etcd, Script(fates=[LOST_AFTER]))
+    landed = store.commit_nowait(create(A, b"mine"))
+    await asyncio.sleep(0.1)
+    filled(etcd, 1.0)
+    await asyncio.sleep(5)
+    assert not landed.done()
+    etcd.compact(etcd.mvcc.revision)
+    etcd.defragment()
+    etcd.disarm()
+    result = await landed
+    assert result.repeated
+    assert result.reads[0][0].value == b"mine"
+    await store.close()
 
 
 def test_compaction_keeps_a_minute_and_the_oldest_pin() -> None:
@@ -144,160 +136,141 @@ def test_defragmentation_is_for_large_files_of_free_pages(file_bytes: int, in_us
     assert worth_defragmenting(status, 1000) is worth
 
 
-def test_e7_compaction_keeps_the_store_bounded() -> None:
+@virtual_time
+async def test_e7_compaction_keeps_the_store_bounded() -> None:
     """An hour of steady rewriting through a quota that holds a few minutes of it."""
+    etcd = MemoryEtcd(LoopClock(), quota_bytes=1_000_000)
+    store = client(etcd)
+    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
+    peak = 0
+    for turn in range(3600):
+        await store.commit(Commit((), (Put(b"/k/%d" % (turn % 20), bytes(2000)),), reserve=False))
+        await asyncio.sleep(1)
+        peak = max(peak, etcd.mvcc.bytes_in_use)
+    assert peak < 100 * 2200
+    assert etcd.mvcc.compacted > etcd.mvcc.revision - 100
+    running.cancel()
+    await asyncio.wait([running])
+    await store.close()
 
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock(), quota_bytes=1_000_000)
-        store = client(etcd)
-        running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
-        peak = 0
-        for turn in range(3600):
-            await store.commit(Commit((), (Put(b"/k/%d" % (turn % 20), bytes(2000)),), reserve=False))
+
+@virtual_time
+async def test_a_pin_held_long_is_reported_and_spared_by_another_process() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    reader, sweeper = client(etcd, name="reader"), client(etcd, name="sweeper")
+    running = asyncio.ensure_future(Maintenance(sweeper, LoopClock(), by="sweeper").run())
+    await reader.commit(create(A, b"old"))
+    pinned = etcd.mvcc.revision
+    with reader.pin(pinned):
+        for n in range(300):
+            await reader.commit(Commit(puts=(Put(A, b"%d" % n),)))
             await asyncio.sleep(1)
-            peak = max(peak, etcd.mvcc.bytes_in_use)
-        assert peak < 100 * 2200
-        assert etcd.mvcc.compacted > etcd.mvcc.revision - 100
-        running.cancel()
-        await asyncio.wait([running])
-        await store.close()
-
-    run(scenario())
-
-
-def test_a_pin_held_long_is_reported_and_spared_by_another_process() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        reader, sweeper = client(etcd, name="reader"), client(etcd, name="sweeper")
-        running = asyncio.ensure_future(Maintenance(sweeper, LoopClock(), by="sweeper").run())
-        await reader.commit(create(A, b"old"))
-        pinned = etcd.mvcc.revision
-        with reader.pin(pinned):
-            for n in range(300):
-                await reader.commit(Commit(puts=(Put(A, b"%d" % n),)))
-                await asyncio.sleep(1)
-            (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
-            assert found.value == b"old"
-            assert etcd.mvcc.compacted <= pinned
-        await asyncio.sleep(pins.LEASE_TTL_S + 70)
-        assert etcd.mvcc.compacted > pinned
-        with pytest.raises(Compacted):
-            await reader.range(b"/k/", b"/k0", revision=pinned)
-        assert not etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
-        running.cancel()
-        await asyncio.wait([running])
-        await reader.close()
-        await sweeper.close()
-
-    run(scenario())
-
-
-def test_an_older_pin_of_another_process_is_spared_by_one_that_pins_a_newer_revision_itself() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        reader, sweeper = client(etcd, name="reader"), client(etcd, name="sweeper")
-        running = asyncio.ensure_future(Maintenance(sweeper, LoopClock(), by="sweeper").run())
-        await reader.commit(create(A, b"old"))
-        pinned = etcd.mvcc.revision
-        with reader.pin(pinned):
-            await reader.commit(Commit(puts=(Put(A, b"new"),)))
-            await asyncio.sleep(100)  # revisions between the two pins are sampled
-            with sweeper.pin(etcd.mvcc.revision):
-                await asyncio.sleep(300)
-                (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
+        (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
         assert found.value == b"old"
-        running.cancel()
-        await asyncio.wait([running])
-        await reader.close()
-        await sweeper.close()
-
-    run(scenario())
-
-
-def test_a_short_pin_costs_nothing() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        with store.pin(1):
-            await asyncio.sleep(5)
-            assert store.oldest_pin() == 1
-        assert store.oldest_pin() is None
-        await asyncio.sleep(60)
-        assert etcd.mvcc.revision == 1
-        await store.close()
-
-    run(scenario())
+        assert etcd.mvcc.compacted <= pinned
+    await asyncio.sleep(pins.LEASE_TTL_S + 70)
+    assert etcd.mvcc.compacted > pinned
+    with pytest.raises(Compacted):
+        await reader.range(b"/k/", b"/k0", revision=pinned)
+    assert not etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
+    running.cancel()
+    await asyncio.wait([running])
+    await reader.close()
+    await sweeper.close()
 
 
-def test_a_long_pin_is_reported_however_many_were_over_before_it() -> None:
+@virtual_time
+async def test_an_older_pin_of_another_process_is_spared_by_one_that_pins_a_newer_revision_itself() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    reader, sweeper = client(etcd, name="reader"), client(etcd, name="sweeper")
+    running = asyncio.ensure_future(Maintenance(sweeper, LoopClock(), by="sweeper").run())
+    await reader.commit(create(A, b"old"))
+    pinned = etcd.mvcc.revision
+    with reader.pin(pinned):
+        await reader.commit(Commit(puts=(Put(A, b"new"),)))
+        await asyncio.sleep(100)  # revisions between the two pins are sampled
+        with sweeper.pin(etcd.mvcc.revision):
+            await asyncio.sleep(300)
+            (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
+    assert found.value == b"old"
+    running.cancel()
+    await asyncio.wait([running])
+    await reader.close()
+    await sweeper.close()
+
+
+@virtual_time
+async def test_a_short_pin_costs_nothing() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    with store.pin(1):
+        await asyncio.sleep(5)
+        assert store.oldest_pin() == 1
+    assert store.oldest_pin() is None
+    await asyncio.sleep(60)
+    assert etcd.mvcc.revision == 1
+    await store.close()
+
+
+@virtual_time
+async def test_a_long_pin_is_reported_however_many_were_over_before_it() -> None:
     """Or from then on every read of this process that takes longer than a minute is compacted away."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        for _ in range(2):
-            with store.pin(1):
-                await asyncio.sleep(pins.REPORT_AFTER_S + 2)
-                (record,) = etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
-                assert decode(Pin, record.value, key=record.key) == Pin(revision=1)
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    for _ in range(2):
+        with store.pin(1):
             await asyncio.sleep(pins.REPORT_AFTER_S + 2)
-            assert not etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
-        await store.close()
-
-    run(scenario())
-
-
-def test_maintenance_ends_when_somebody_else_holds_the_role() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        held = await store.commit(create(keys.leader("sweeper"), b"one"))
-        guard = unchanged_since(keys.leader("sweeper"), held.revision)
-        running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one", guard=guard).run())
-        await asyncio.sleep(25)
-        assert not running.done()
-        await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b"two"),)))
-        async with asyncio.timeout(15):
-            await running
-        await store.close()
-
-    run(scenario())
+            (record,) = etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
+            assert decode(Pin, record.value, key=record.key) == Pin(revision=1)
+        await asyncio.sleep(pins.REPORT_AFTER_S + 2)
+        assert not etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
+    await store.close()
 
 
-def test_maintenance_goes_on_after_faults() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd, Script("compact", [LOST_BEFORE, LOST_AFTER]))
-        running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
-        await asyncio.sleep(30)
-        etcd.crash()
-        await asyncio.sleep(30)
-        etcd.restart()
-        await asyncio.sleep(100)
-        assert etcd.mvcc.compacted > 1
-        running.cancel()
-        await asyncio.wait([running])
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_maintenance_ends_when_somebody_else_holds_the_role() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    held = await store.commit(create(keys.leader("sweeper"), b"one"))
+    guard = unchanged_since(keys.leader("sweeper"), held.revision)
+    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one", guard=guard).run())
+    await asyncio.sleep(25)
+    assert not running.done()
+    await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b"two"),)))
+    async with asyncio.timeout(15):
+        await running
+    await store.close()
 
 
-def test_a_compaction_mark_never_shares_its_revision_with_a_deletion() -> None:
+@virtual_time
+async def test_maintenance_goes_on_after_faults() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd, Script("compact", [LOST_BEFORE, LOST_AFTER]))
+    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
+    await asyncio.sleep(30)
+    etcd.crash()
+    await asyncio.sleep(30)
+    etcd.restart()
+    await asyncio.sleep(100)
+    assert etcd.mvcc.compacted > 1
+    running.cancel()
+    await asyncio.wait([running])
+    await store.close()
+
+
+@virtual_time
+async def test_a_compaction_mark_never_shares_its_revision_with_a_deletion() -> None:
     """Some etcd releases forget a deletion made at the very revision they are compacted at (etcd-io/etcd#18089)."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        for n in range(20):
-            await store.commit(create(b"/k/%d" % n, b""))
-        deleting = [store.commit_nowait(Commit(deletes=(Delete(b"/k/%d" % n),))) for n in range(20)]
-        mark = await store.mark_revision(keys.COMPACTION, b"{}", None)
-        await asyncio.gather(*deleting)
-        (change,) = etcd.mvcc.changes_since(mark, at_most=1)
-        assert [event.record.key for event in change.events] == [keys.COMPACTION]
-        await store.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    for n in range(20):
+        await store.commit(create(b"/k/%d" % n, b""))
+    deleting = [store.commit_nowait(Commit(deletes=(Delete(b"/k/%d" % n),))) for n in range(20)]
+    mark = await store.mark_revision(keys.COMPACTION, b"{}", None)
+    await asyncio.gather(*deleting)
+    (change,) = etcd.mvcc.changes_since(mark, at_most=1)
+    assert [event.record.key for event in change.events] == [keys.COMPACTION]
+    await store.close()
 
 
 def test_compacting_an_mvcc_twice_or_ahead_is_refused() -> None:
@@ -308,16 +281,14 @@ def test_compacting_an_mvcc_twice_or_ahead_is_refused() -> None:
         mvcc.compact(2)
 
 
-def test_a_client_forgets_its_watches_that_were_closed_or_cut() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        backend = MemoryBackend(etcd, "one", None)
-        for _ in range(20):
-            closed = await backend.open_watch(A, B, 1)
-            await closed.close()
-            await backend.open_watch(A, B, 1)
-            etcd.elect(lambda: False)
+@virtual_time
+async def test_a_client_forgets_its_watches_that_were_closed_or_cut() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    backend = MemoryBackend(etcd, "one", None)
+    for _ in range(20):
+        closed = await backend.open_watch(A, B, 1)
+        await closed.close()
         await backend.open_watch(A, B, 1)
-        assert len(backend._streams) == 1
-
-    run(scenario())
+        etcd.elect(lambda: False)
+    await backend.open_watch(A, B, 1)
+    assert len(backend._streams) == 1

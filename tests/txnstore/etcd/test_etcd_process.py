@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from tests.txnstore.store_contract import IN_TIME_S
+from tests.waiting import until
 from txnstore.access.leases import KeptLease
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
@@ -53,12 +54,6 @@ async def running(directory: Path, **changes: object) -> AsyncIterator[EmbeddedE
         yield etcd
     finally:
         await etcd.stop()
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def renewed(lease: Lease) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.txnstore.silent_etcd import TTL_S, SilentEtcd, silent_etcds
+from tests.waiting import until
 from txnstore.access.backend import Unanswered
 from txnstore.access.leases import KeptLease
 from txnstore.access.lineage import StoreUnfit
@@ -23,8 +24,7 @@ async def test_a_lease_is_kept_at_a_member_that_answers_no_reads() -> None:
         clock = SystemClock()
         lease = KeptLease(backend, clock, 1, TTL_S, clock.monotonic(), on_end=lambda _: None)
         waiting = asyncio.create_task(backend.wait_ready())
-        while lease.valid() and etcd.asked["renewal"] < 5:
-            await asyncio.sleep(0.02)
+        await until(lambda: not (lease.valid() and etcd.asked["renewal"] < 5))
         assert lease.valid()
         assert not waiting.done(), "for anything else it is not fit"
         etcd.applies.set()
@@ -69,8 +69,7 @@ async def test_all_who_wait_ask_for_admission_together() -> None:
             await backend.read_many((b"/k",), 0)
         before = etcd.asked.copy()
         waiting = [asyncio.create_task(backend.wait_ready()) for _ in range(500)]
-        while etcd.asked["range"] == before["range"]:
-            await asyncio.sleep(0.01)
+        await until(lambda: etcd.asked["range"] != before["range"])
         assert etcd.asked["status"] - before["status"] == 1
         waiting[0].cancel()  # the one that asks: another one goes on
         etcd.applies.set()
@@ -85,8 +84,7 @@ async def test_a_watch_leaves_a_member_that_no_longer_applies() -> None:
         other = next(etcd for etcd in etcds if etcd is not used)
         stream = await backend.open_watch(b"/a", b"/b", 1)
         receiving = asyncio.create_task(stream.receive())
-        while not used.watching:
-            await asyncio.sleep(0.01)
+        await until(lambda: used.watching)
         used.applies.clear()
         with pytest.raises(Unanswered):
             await backend.status()  # it would tell it, and is asked to read first
@@ -96,8 +94,7 @@ async def test_a_watch_leaves_a_member_that_no_longer_applies() -> None:
         await stream.close()
         again = await backend.open_watch(b"/a", b"/b", 1)
         receiving = asyncio.create_task(again.receive())
-        while not other.watching:
-            await asyncio.sleep(0.01)
+        await until(lambda: other.watching)
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await receiving
@@ -141,8 +138,7 @@ async def test_e4_a_member_without_a_leader_is_not_used_before_it_has_one() -> N
         etcd.applies.set()
         waiting = asyncio.create_task(backend.wait_ready())
         looked = etcd.asked["status"]
-        while etcd.asked["status"] < looked + 3 and not waiting.done():
-            await asyncio.sleep(0.01)
+        await until(lambda: not (etcd.asked["status"] < looked + 3 and not waiting.done()))
         assert not waiting.done()
         etcd.leader = 1
         await waiting
@@ -152,8 +148,7 @@ async def test_e4_a_watch_ends_at_a_member_that_has_lost_its_leader() -> None:
     """Which etcd does for those alone that ask for it: cut off from its cluster it would tell nothing, for ever."""
     async with silent_etcds(1) as ((etcd,), backend):
         stream = await backend.open_watch(b"/a", b"/b", 1)
-        while not etcd.watching:
-            await asyncio.sleep(0.01)
+        await until(lambda: etcd.watching)
         assert etcd.with_leader == 1
         await stream.close()
 
@@ -177,8 +172,7 @@ async def test_e4_an_endpoint_of_another_cluster_is_not_gone_on_with() -> None:
             await backend.status()
         waiting = asyncio.create_task(backend.wait_ready())
         looked = other.asked["status"]
-        while other.asked["status"] < looked + 2 and not waiting.done():
-            await asyncio.sleep(0.01)
+        await until(lambda: not (other.asked["status"] < looked + 2 and not waiting.done()))
         assert (waiting.done(), other.asked["range"]) == (False, 0)
         used.applies.set()
         await waiting

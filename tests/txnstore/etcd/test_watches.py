@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.segments.virtual_time import LoopClock, run
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnstore.faulty_store import (
     LOST_AFTER,
     LOST_BEFORE,
@@ -17,6 +17,7 @@ from tests.txnstore.faulty_store import (
     Script,
     client,
 )
+from tests.waiting import until
 from txnstore.access.following import _QUEUED_BATCHES
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.store import (
@@ -52,104 +53,90 @@ class Follower:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_e1_state_by_watch_equals_a_fresh_reading(seed: int) -> None:
+@virtual_time
+async def test_e1_state_by_watch_equals_a_fresh_reading(seed: int) -> None:
     """The watch is cut, compacted away, delayed and starved while keys come, change and go."""
-
-    async def scenario() -> None:
-        chance = random.Random(seed)
-        etcd = MemoryEtcd(LoopClock())
-        writer = client(etcd, name="writer")
-        opening = Script("watch", [LOST_BEFORE, LOST_AFTER] * 3, watch_delays_s=[0.0, 0.002, 0.3])
-        reader = client(etcd, opening, name="reader")
-        follower = Follower(reader.watch(b"/k/", b"/k0", from_revision=1))
-        following = asyncio.ensure_future(follower.follow())
-        faults: list[Callable[[], None]] = [
-            etcd.cut,
-            reader.memory_backend.disconnect,
-            reader.memory_backend.reconnect,
-            lambda: etcd.compact(etcd.mvcc.revision) if etcd.mvcc.revision > etcd.mvcc.compacted else None,
-        ]
-        for _ in range(300):
-            key = b"/k/%d" % chance.randrange(12)
-            change = Commit(puts=(Put(key, b"%d" % chance.randrange(99)),))
-            await writer.commit(change if chance.random() < 0.7 else Commit(deletes=(Delete(key),)))
-            await asyncio.sleep(chance.choice([0, 0, 0.01, 0.2]))
-            if chance.random() < 0.1:
-                chance.choice(faults)()
-        reader.memory_backend.reconnect()
-        await writer.commit(Commit(puts=(Put(b"/k/end", b""),)))
-        async with asyncio.timeout(30):
-            while b"/k/end" not in follower.records:
-                await asyncio.sleep(0.1)
-        assert follower.records == {record.key: record.value for record in etcd.mvcc.range(b"/k/", b"/k0")[0]}
-        await reader.close()
-        await writer.close()
-        await following
-
-    run(scenario())
+    chance = random.Random(seed)
+    etcd = MemoryEtcd(LoopClock())
+    writer = client(etcd, name="writer")
+    opening = Script("watch", [LOST_BEFORE, LOST_AFTER] * 3, watch_delays_s=[0.0, 0.002, 0.3])
+    reader = client(etcd, opening, name="reader")
+    follower = Follower(reader.watch(b"/k/", b"/k0", from_revision=1))
+    following = asyncio.ensure_future(follower.follow())
+    faults: list[Callable[[], None]] = [
+        etcd.cut,
+        reader.memory_backend.disconnect,
+        reader.memory_backend.reconnect,
+        lambda: etcd.compact(etcd.mvcc.revision) if etcd.mvcc.revision > etcd.mvcc.compacted else None,
+    ]
+    for _ in range(300):
+        key = b"/k/%d" % chance.randrange(12)
+        change = Commit(puts=(Put(key, b"%d" % chance.randrange(99)),))
+        await writer.commit(change if chance.random() < 0.7 else Commit(deletes=(Delete(key),)))
+        await asyncio.sleep(chance.choice([0, 0, 0.01, 0.2]))
+        if chance.random() < 0.1:
+            chance.choice(faults)()
+    reader.memory_backend.reconnect()
+    await writer.commit(Commit(puts=(Put(b"/k/end", b""),)))
+    await until(lambda: b"/k/end" in follower.records, within_s=30)
+    assert follower.records == {record.key: record.value for record in etcd.mvcc.range(b"/k/", b"/k0")[0]}
+    await reader.close()
+    await writer.close()
+    await following
 
 
-def test_e1_a_watch_resumes_behind_its_last_event() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        watch = store.watch(b"/k/", b"/k0", from_revision=1)
-        seen = []
-        for n in range(5):
-            await store.commit(Commit(puts=(Put(A, b"%d" % n), Put(B, b"%d" % n))))
-            seen += [event.record.value for event in (await anext(watch)).events]
-            etcd.cut()
-        assert seen == [b"%d" % n for n in range(5) for _ in range(2)]
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_e1_a_watch_resumes_behind_its_last_event() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    watch = store.watch(b"/k/", b"/k0", from_revision=1)
+    seen = []
+    for n in range(5):
+        await store.commit(Commit(puts=(Put(A, b"%d" % n), Put(B, b"%d" % n))))
+        seen += [event.record.value for event in (await anext(watch)).events]
+        etcd.cut()
+    assert seen == [b"%d" % n for n in range(5) for _ in range(2)]
+    await store.close()
 
 
-def test_e1_a_slow_follower_holds_nothing_up_and_loses_nothing() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        watch = store.watch(b"/k/", b"/k0", from_revision=1)
-        for n in range(500):
-            await store.commit(Commit(puts=(Put(A, b"%d" % n),)))
-        seen: list[bytes] = []
-        while len(seen) < 500:
-            seen += [event.record.value for event in (await anext(watch)).events]
-        assert seen == [b"%d" % n for n in range(500)]
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_e1_a_slow_follower_holds_nothing_up_and_loses_nothing() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    watch = store.watch(b"/k/", b"/k0", from_revision=1)
+    for n in range(500):
+        await store.commit(Commit(puts=(Put(A, b"%d" % n),)))
+    seen: list[bytes] = []
+    while len(seen) < 500:
+        seen += [event.record.value for event in (await anext(watch)).events]
+    assert seen == [b"%d" % n for n in range(500)]
+    await store.close()
 
 
-def test_e1_a_watch_that_could_not_list_anew_for_long_does_so_later() -> None:
+@virtual_time
+async def test_e1_a_watch_that_could_not_list_anew_for_long_does_so_later() -> None:
     """▲ It was compacted away, and etcd answers no read for longer than a listing is waited for."""
-
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        reads = Script("read", [LOST_BEFORE] * 100)
-        store, writer = client(etcd, reads), client(etcd, name="writer")
-        for key in (A, B):
-            await writer.commit(Commit(puts=(Put(key, b"1"),)))
-        etcd.compact(etcd.mvcc.revision)
-        watch = store.watch(b"/k/", b"/k0", from_revision=1)
-        batch = await asyncio.wait_for(anext(watch), 600)
-        assert (batch.resync, [event.record.key for event in batch.events]) == (True, [A, B])
-        assert reads.sent > 100
-        await store.close()
-        await writer.close()
-
-    run(scenario())
+    etcd = MemoryEtcd(LoopClock())
+    reads = Script("read", [LOST_BEFORE] * 100)
+    store, writer = client(etcd, reads), client(etcd, name="writer")
+    for key in (A, B):
+        await writer.commit(Commit(puts=(Put(key, b"1"),)))
+    etcd.compact(etcd.mvcc.revision)
+    watch = store.watch(b"/k/", b"/k0", from_revision=1)
+    batch = await asyncio.wait_for(anext(watch), 600)
+    assert (batch.resync, [event.record.key for event in batch.events]) == (True, [A, B])
+    assert reads.sent > 100
+    await store.close()
+    await writer.close()
 
 
-def test_e1_a_follower_that_takes_nothing_is_not_read_ahead_for_without_bound() -> None:
-    async def scenario() -> None:
-        etcd = MemoryEtcd(LoopClock())
-        store = client(etcd)
-        watch = store.watch(b"/k/", b"/k0", from_revision=1)
-        for n in range(3 * _QUEUED_BATCHES):
-            await store.commit(Commit(puts=(Put(A, b"%d" % n),)))
-            await asyncio.sleep(0.1)
-        assert len(watch._batches) == _QUEUED_BATCHES
-        await store.close()
-
-    run(scenario())
+@virtual_time
+async def test_e1_a_follower_that_takes_nothing_is_not_read_ahead_for_without_bound() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    watch = store.watch(b"/k/", b"/k0", from_revision=1)
+    for n in range(3 * _QUEUED_BATCHES):
+        await store.commit(Commit(puts=(Put(A, b"%d" % n),)))
+        await asyncio.sleep(0.1)
+    assert len(watch._batches) == _QUEUED_BATCHES
+    await store.close()

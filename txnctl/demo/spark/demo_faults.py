@@ -54,12 +54,7 @@ class SparkDemoFaults:
                 # In a task of its own: Spark decides when a micro-batch is under way, and producers do not wait for
                 # that.
                 group.create_task(self._kill_driver_and_wait(admin, progress))
-                await progress.reached(KILL_BROKER_AT, lambda: progress.loaded)
-                await changes.kill_broker()
-                async with changes.bringing_broker_back():
-                    await progress.reached(MERGE_AT, lambda: progress.loaded)
-                    await changes.merge(upper)
-                    await progress.reached(1.0, lambda: progress.done)
+                await changes.kill_broker_and_merge(progress, upper, kill_at=KILL_BROKER_AT, merge_at=MERGE_AT)
 
     async def _kill_driver_and_wait(self, admin: Asking, progress: JobProgress) -> None:
         await progress.reached(KILL_DRIVER_AT, lambda: progress.loaded)

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from txnctl.demo.changes import Pause
+from txnctl.demo.course import CourseReport
 from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.spark.places import STATISTICS
 from txnctl.demo.spark.totals import SparkDemoFindings
 from txnctl.demo.summary import called, loading_rows, print_commands, print_layout, print_rows, print_verdict
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SparkDemoReport:
-    """Measurements of the run. `usual_batch_s`: median of the loaders' batches."""
+    """`back_after_s`: from the driver's SIGKILL to the next readable micro-batch."""
 
-    flights: int
-    worked_s: float
+    course: CourseReport
     back_after_s: float
-    pauses: Sequence[Pause]
-    batch: int
-    usual_batch_s: float
 
 
 def print_summary(
-    console: Console, course: SparkDemoReport, findings: SparkDemoFindings, layout: Mapping[str, Any]
+    console: Console, report: SparkDemoReport, findings: SparkDemoFindings, layout: Mapping[str, Any]
 ) -> None:
     print_layout(console, layout)
-    print_rows(console, rows(course, findings))
+    print_rows(console, rows(report, findings))
     print_verdict(
         console,
         findings.differences,
@@ -45,15 +41,16 @@ def print_summary(
     )
 
 
-def rows(course: SparkDemoReport, findings: SparkDemoFindings) -> Iterator[tuple[str, str]]:
+def rows(report: SparkDemoReport, findings: SparkDemoFindings) -> Iterator[tuple[str, str]]:
+    course = report.course
     rate = course.flights / max(course.worked_s, 1e-9)
     yield "flights", f"{course.flights:,}, {rate:,.0f}/s loaded and counted, the time without Spark included"
     yield (
         "statistics",
         f"{findings.increments:,} increments in {findings.transactions:,} micro-batches, one transaction each",
     )
-    yield "Spark killed", f"{course.back_after_s:.1f} s until the next micro-batch was committed"
-    yield from loading_rows(course.batch, course.usual_batch_s, course.pauses)
+    yield "Spark killed", f"{report.back_after_s:.1f} s until the next micro-batch was committed"
+    yield from loading_rows(course)
 
 
 def print_next(console: Console, kept: Path | None) -> None:

@@ -16,6 +16,7 @@ import pytest
 import txnclient
 from tests.processes import process_cluster
 from tests.txnctl.command_line import start, txnctl
+from tests.waiting import until
 from txnctl.demo.spark.places import STATISTICS, Places
 from txnctl.demo.spark.totals import SparkDemoFindings
 
@@ -91,9 +92,7 @@ async def test_ctrl_c_ends_it_and_leaves_neither_processes_nor_files(
             await process.wait()
     assert process.returncode == 130
     assert "Traceback" not in err.decode()
-    async with asyncio.timeout(60):
-        while of_demo(tmp_path):  # Python workers end once their JVM's end has reached them
-            await asyncio.sleep(0.05)
+    await until(lambda: not of_demo(tmp_path), within_s=60)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from simulation.workloads.careless import SHARES, Careless, GivenUp, Mistake, share_of
+from simulation.clients.careless import SHARES, Careless, GivenUp, Mistake, share_of
 
 
 class Thing:

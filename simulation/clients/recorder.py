@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from simulation.clients.careless import GivenUp
 from simulation.judges.history import (
     Ack,
     Call,
@@ -25,7 +26,6 @@ from simulation.judges.history import (
     Report,
     Send,
 )
-from simulation.workloads.careless import GivenUp
 from txnclient.consuming.message import Message
 from txnwire.ids import MessageId, TxnId
 from txnwire.names import SegmentName

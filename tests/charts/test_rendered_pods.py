@@ -1,0 +1,112 @@
+"""The chart's command lines, run: rendered pods as processes, which serve and pass the program of `helm test`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.charts.kubelet import Kubelet, connections, running_release, sockets
+from tests.charts.network import Flow, allowed_flows
+from tests.charts.rendering import notes, render
+from txnctl.cli import app
+
+pytestmark = pytest.mark.process
+
+SEPARATE: dict[str, Any] = {
+    "settings": {"min_free_bytes": 1048576, "lease_ttl_s": 5},
+    "coordinator": {"replicas": 1},
+    "controller": {"replicas": 1},
+    "broker": {"replicas": 2, "persistence": {"accessMode": "ReadWriteMany"}},
+    "backup": {"enabled": "backup" in {getattr(one.callback, "__name__", "") for one in app.registered_commands}},
+    "defragmentation": {"enabled": True},
+}
+TOPIC = "topic://public/charts/orders"
+IN_THE_ADMINS_POD = [
+    f"topics create {TOPIC} --segments 2",
+    f"produce {TOPIC} --txn 1",
+    f"topics describe {TOPIC}",
+    "transactions stats",
+]
+"""Each role answers one of them."""
+
+
+async def watch_flows(release: Kubelet, seen: set[Flow]) -> None:
+    """Adds who is connected to whom, until cancelled. An address and port where a pod listens is the called side."""
+    listening = {
+        (pod.address, port["containerPort"]): pod.component
+        for pod in release.pods
+        for port in pod.container.get("ports", ())
+    }
+    while True:
+        opened = connections(listening)
+        for pod in release.pods:
+            for inode in {one for pid in pod.pids for one in sockets(pid)} & opened.keys():
+                remote = opened[inode]
+                if remote[0] != pod.address:
+                    seen.add(Flow(pod.component, listening[remote], remote[1]))
+        await asyncio.sleep(0.005)
+
+
+def shown_commands(values: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """What the notes say to run in a pod: workload or pod, and the command."""
+    lines = re.findall(r"^ +kubectl -n prod exec (\S+) -- (.+)$", notes(values), re.MULTILINE)
+    return [(workload.partition("/")[2] or workload, shlex.split(command)) for workload, command in lines]
+
+
+async def test_pods_of_the_chart_serve_and_open_just_the_flows_that_its_policies_allow(tmp_path: Path) -> None:
+    objects = render(SEPARATE)
+    seen: set[Flow] = set()
+    async with running_release(objects, tmp_path) as release:
+        watching = asyncio.create_task(watch_flows(release, seen))
+        (test,) = release.of("test")
+        assert await release.run(test) == 0, test.log
+        assert "is committed and read" in test.log
+        await run_defragmentation(release, seen)
+        for job in release.of("backup"):
+            assert await release.run(job) == 0, job.log
+        await run_in_pods(release)
+        watching.cancel()
+        assert {pod.name: pod.restarts for pod in release.served if pod.restarts > 2} == {}
+    assert seen == allowed_flows(objects)
+
+
+async def run_defragmentation(release: Kubelet, seen: set[Flow]) -> None:
+    """The first member stands still until the connection was seen, which otherwise lasts for milliseconds."""
+    (job,) = release.of("defragmentation")
+    (member, *_) = release.of("etcd")
+    member.signal(signal.SIGSTOP)
+    running = asyncio.create_task(release.run(job))
+    try:
+        async with asyncio.timeout(30):
+            while not any(flow.source == job.component for flow in seen):
+                await asyncio.sleep(0.01)
+    finally:
+        member.signal(signal.SIGCONT)
+    assert await running == 0, job.log
+
+
+async def run_in_pods(release: Kubelet) -> None:
+    (admin,) = release.of("admin")
+    for line in IN_THE_ADMINS_POD:
+        code, printed = await release.execute(admin, ["txnctl", *shlex.split(line)])
+        assert code == 0, (line, printed)
+    shown = shown_commands(SEPARATE)
+    assert {command[0] for _, command in shown} == {"txnctl", "etcdctl"}
+    for name, command in shown:
+        (pod, *_) = [pod for pod in release.pods if pod.name == name or pod.name.startswith(f"{name}-")]
+        code, printed = await release.execute(pod, command)
+        assert code == 0, (command, printed)
+
+
+async def test_roles_together_serve_from_one_pod(tmp_path: Path) -> None:
+    objects = render({"rolesTogether": True, "etcd": {"replicas": 1}, "settings": {"min_free_bytes": 1048576}})
+    async with running_release(objects, tmp_path) as release:
+        assert [pod.component for pod in release.served] == ["etcd", "broker"]
+        (test,) = release.of("test")
+        assert await release.run(test) == 0, test.log

@@ -1,0 +1,149 @@
+"""What only a process of its own shows of `txnctl serve`: signals, exit codes, its pages, its log, its files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import txnclient
+from tests.process.serving import FEW_FILES, READY_S, Serving, serving
+from tests.txnctl.command_line import done, txnctl
+from txnctl.process.serve import OTHER_FILES
+from txnctl.process.store_mark import StoreMark
+from txnstore import keys, records
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, free_port
+from txnstore.etcd.etcd_store import EtcdStore
+from txnstore.records import BrokerRegistration
+from txnstore.store import Commit, Delete
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+TOPIC = "topic://public/default/served"
+LEASED = (keys.OWNER, keys.BROKER, keys.TC, keys.TC_MEMBER, keys.LEADER)
+
+
+async def leased(store: EtcdStore) -> dict[str, int]:
+    """How many keys of each kind that a process holds by its lease are in etcd."""
+    return {prefix.decode(): await store.count(prefix, keys.prefix_end(prefix)) for prefix in LEASED}
+
+
+async def value_of(server: Serving, metric: str) -> float:
+    lines = (await server.get("/metrics")).body.splitlines()
+    return float(next(line for line in lines if line.startswith(f"{metric} ")).split()[1])
+
+
+async def test_a_server_works_as_it_was_told_and_leaves_at_sigterm_without_a_trace(
+    tmp_path: Path, etcd: str, key_prefix: str, store: EtcdStore
+) -> None:
+    """Settings from a file, the environment and flags; pages, log and files of a server at work; a graceful end."""
+    listen = f"127.0.0.1:{free_port()}"
+    advertised = listen.replace("127.0.0.1", "localhost")
+    config = tmp_path / "server.toml"
+    config.write_text(
+        f'id = "one"\nroles = "broker"\nlease_ttl_s = 5\nadvertise = "{advertised}"\nmax_connections = 700\n'
+    )
+    environment = {"TXN_CONFIG": str(config), "TXN_ROLES": "coordinator,controller,broker,admin", "TXN_IDD": "typo"}
+    async with serving(
+        tmp_path, "--listen", listen, "--tcids", "2", etcd=etcd, prefix=key_prefix, environment=environment
+    ) as server:
+        await server.until_ready()
+        told = await server.until_logged("serving", "http ")
+
+        assert "TXN_IDD" in told, "what looks like a setting and is none"
+        assert f"address={advertised}" in told
+        assert f"address={server.admin}" in told
+        assert "\x1b" not in told, "colours are for terminals"
+        assert "[debug" not in told
+
+        limits = Path(f"/proc/{server.process.pid}/limits").read_text().splitlines()
+        soft = next(line.split()[3] for line in limits if line.startswith("Max open files"))
+        assert int(soft) == 700 + OTHER_FILES > FEW_FILES
+
+        [broker] = (await store.range(keys.BROKER, keys.prefix_end(keys.BROKER))).records
+        assert records.decode(BrokerRegistration, broker.value, key=broker.key).address == advertised
+        [listed] = (await done("brokers", "list", "-o", "json", url=f"txn://{listen}")).json
+        assert (listed["broker"], listed["pid"], listed["admin"]) == ("one", server.process.pid, server.admin)
+
+        mark = StoreMark(tmp_path / "data").read()
+        assert mark is not None
+        assert mark.incarnation == (await store.identity()).id
+        assert (tmp_path / "data" / "ledgers" / "folder-id").is_file()
+        assert (tmp_path / "data" / "reserve").stat().st_size > 0
+
+        nowhere = await server.get("/nothing")
+        assert (nowhere.status, nowhere.body) == (404, "try /healthz, /readyz or /metrics\n")
+        for page in ("/healthz", "/readyz", "/nothing"):
+            answer = await server.get(page)
+            assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+            assert int(answer.headers["Content-Length"]) == len(answer.body)
+
+        async with txnclient.connect(f"txn://{listen}") as client:
+            await client.create_topic(TOPIC)
+            async with await client.producer(TOPIC) as producer, client.transaction() as txn:
+                await producer.send(b"value", txn=txn)
+
+            os.kill(server.process.pid, signal.SIGSTOP)
+            await asyncio.sleep(0.6)  # it sleeps, not the test: its own clock is to show the pause
+            os.kill(server.process.pid, signal.SIGCONT)
+            assert await value_of(server, "txnstore_longest_pause_seconds") >= 0.5
+            assert await value_of(server, "txnstore_longest_pause_cpu_seconds") < 0.5
+
+            revision, _ = await store.get_many([keys.INCARNATION])
+            async with asyncio.timeout(READY_S):  # kept every ten seconds
+                while (kept := StoreMark(tmp_path / "data").read()) is None or kept.revision < revision:
+                    await asyncio.sleep(0.1)
+
+        assert all((await leased(store)).values()), await leased(store)
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.wait(10.0) == 0
+        assert (await leased(store)) == dict.fromkeys(await leased(store), 0), "nobody waits for a lease to end"
+        assert server.process.stdout is not None
+        assert await server.process.stdout.read() == b""
+        last = server.log.read_text().splitlines()[-1]
+        assert "stopped" in last
+        assert "id=one" in last
+        assert "GET " not in server.log.read_text(), "health checks come every few seconds"
+
+
+async def test_a_second_signal_ends_a_server_whose_etcd_does_not_answer(
+    tmp_path: Path, etcd_process: EmbeddedEtcd
+) -> None:
+    async with serving(tmp_path, "--listen", "127.0.0.1:0", etcd=etcd_process.url, prefix="/c") as server:
+        await server.until_ready()
+        await etcd_process.pause()
+        server.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(READY_S):
+            while (answer := await server.get("/readyz")).body != "not ready: it is going down\n":
+                await asyncio.sleep(0.02)
+        assert answer.status == 503
+        assert (await server.get("/healthz")).status == 200
+        assert "txnstore_ready{" in (await server.get("/metrics")).body
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.wait(2.0) == -signal.SIGTERM
+
+
+async def test_a_server_ends_with_a_word_when_its_etcd_has_no_identity_any_more_and_where_none_answers(
+    tmp_path: Path, etcd: str, key_prefix: str, store: EtcdStore
+) -> None:
+    """Its supervisor starts it again, and finds out. Neither shows a traceback."""
+    nobody = f"http://127.0.0.1:{free_port()}"
+    common = ("serve", "--listen", "127.0.0.1:0", "--admin-listen", "off", "--data-dir", str(tmp_path / "none"))
+    refused = asyncio.create_task(txnctl(*common, "--etcd", nobody))
+    async with serving(
+        tmp_path, "--roles", "coordinator", "--listen", "127.0.0.1:0", etcd=etcd, prefix=key_prefix
+    ) as server:
+        await server.until_ready()
+        await store.commit(Commit(deletes=(Delete(keys.INCARNATION),)))
+        assert await server.wait() == 1
+        last = server.log.read_text().splitlines()[-1]
+        assert last.startswith("txnctl: StoreUnfit: etcd was store ")
+        assert last.endswith("it has no identity any more")
+        assert "Traceback" not in server.log.read_text()
+    answer = await refused
+    assert answer.code == 1
+    assert nobody.removeprefix("http://") in answer.err
+    assert not (tmp_path / "none").exists(), "nothing is made before etcd answers"

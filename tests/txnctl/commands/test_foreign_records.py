@@ -1,0 +1,59 @@
+"""A foreign or unreadable record spoils one line of a listing, not the listing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.cluster import InProcessCluster
+from tests.txnctl.command_line import done
+from txnstore import keys
+from txnstore.store import Commit, Delete, Put
+
+TOPIC = "topic://public/default/orders"
+
+
+async def test_every_listing_shows_the_rest(cluster: InProcessCluster) -> None:
+    store = cluster.servers["control"].store
+    async with cluster.connect(transaction_key="job") as client:
+        await client.create_topic(TOPIC)
+        async with await client.consumer(TOPIC, "good"), await client.producer(TOPIC) as producer:
+            txn = await client.begin()
+            await producer.send(b"x", txn=txn)
+            foreign = [
+                keys.TXN + b"someone-else",
+                keys.TXN + b"0000-00000000000003e7",
+                keys.TXN_OP + b"someone-else/what",
+                keys.TXN_BY_DEADLINE + b"someone-else",
+                keys.TXN_KEY + b"someone&else",
+                keys.TOPIC + b"someone-else",
+                keys.subscription("public/default/orders", "bad"),
+            ]
+            for key in foreign:
+                await store.commit(Commit(puts=(Put(key, b"not ours"),)))
+            words = {
+                "topics": ("topics", "list"),
+                "subscriptions": ("subscriptions", "list", TOPIC),
+                "transactions": ("transactions", "list"),
+                "hanging": ("transactions", "hanging", "--older-than", "0"),
+                "keys": ("keys", "list"),
+            }
+            rows = dict(
+                zip(words, await asyncio.gather(*(listed(cluster, *one) for one in words.values())), strict=True)
+            )
+            tables = await asyncio.gather(*(done(*one, url=cluster.url) for one in words.values()))
+            await txn.abort()
+    assert [row["topic"] for row in rows["topics"]] == [TOPIC, "topic://someone-else"]
+    assert [(row["subscription"], "error" in row) for row in rows["subscriptions"]] == [("good", False), ("bad", True)]
+    assert [row["txn"] for row in rows["transactions"]] == [str(txn.id), "0000-00000000000003e7", "someone-else"]
+    assert str(txn.id) in [row["txn"] for row in rows["hanging"] if "error" not in row]
+    assert ["someone-else" in row["txn"] for row in rows["hanging"] if "error" in row] == [True] * 2
+    assert [(row["key"], "error" in row) for row in rows["keys"]] == [("job", False), ("someone&else", True)]
+    for table in tables[1:]:
+        assert "not a" in table.out
+    for key in foreign:  # or the cluster would go on complaining
+        await store.commit(Commit(deletes=(Delete(key),)))
+
+
+async def listed(cluster: InProcessCluster, *words: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = (await done(*words, "-o", "json", url=cluster.url)).json
+    return found

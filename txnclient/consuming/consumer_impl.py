@@ -1,0 +1,366 @@
+"""Behind a consumer of a subscription: of a stream (in order per key, each segment with one consumer at a time) or of
+a queue (any message to any consumer)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Generic
+
+from txnclient.connection.deadlines import Deadline
+from txnclient.connection.session import Session
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.consuming import seeking
+from txnclient.consuming.assigned_feeds import AssignedFeeds, ConsumerIdentity, ConsumerSettings, check_delay
+from txnclient.consuming.dead_letters import DeadLetterPolicy, DeadLetters, Services
+from txnclient.consuming.delivered import DeliveryOrder, place_of
+from txnclient.consuming.feed import SubscriptionFeed
+from txnclient.consuming.inbox import Inbox
+from txnclient.consuming.message import Message
+from txnclient.consuming.queue_feed import QueueFeed
+from txnclient.consuming.receiver import Receiver
+from txnclient.consuming.starts import StartArgument
+from txnclient.serializers import Serializer, V
+from txnclient.transactions.transaction_impl import FENCED_LIKE, TransactionImpl, check_transaction, reason_of
+from txnclient.transactions.whole import failure_in
+from txnwire.errors import InvalidArgument, NotAllowed, TxnError, again, for_good
+from txnwire.ids import MessageId
+from txnwire.names import validate_name
+
+
+class ConsumerImpl(Generic[V]):
+    """Behind one `Consumer`, which documents the public calls."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: ConsumerSettings,
+        *,
+        services: Services,
+        dead_letters: DeadLetterPolicy | None,
+        serializer: Serializer[V] | None,
+        on_closed: Callable[[ConsumerImpl[V]], None],
+    ) -> None:
+        """`services`: for `processing`, which works for the consumer."""
+        if dead_letters is not None and settings.type != "queue":
+            raise InvalidArgument("max_redeliveries is for queue subscriptions: a stream goes on only behind a message")
+        self.type, self.subscription, self.topics = settings.type, settings.subscription, settings.topics
+        self.incarnation = session.random_u64()
+        self.name = validate_name(settings.name or f"consumer-{self.incarnation:016x}", part="consumer name")
+        self.services = services
+        self._tasks = OwnedTasks()
+        self._session = session.with_tasks(self._tasks)
+        self._redelivery_delay = settings.redelivery_delay
+        self._receiver = Receiver(session, f"consumer {self.name}", serializer)
+        self._order = DeliveryOrder()
+        self._dead_letters: DeadLetters | None = None
+        if dead_letters is not None:
+            dead_letters.check(self.topics, self.subscription)
+            self._dead_letters = DeadLetters(
+                self._session,
+                dead_letters,
+                self.subscription,
+                redelivery_delay_s=settings.redelivery_delay,
+                on_failed=self._receiver.fail,
+            )
+        identity = ConsumerIdentity(self.name, self.incarnation)
+        self._assigned = AssignedFeeds(
+            self._session, settings, identity, self._receiver, self._order, self._dead_letters, outliving=session.tasks
+        )
+        self._feeds = self._assigned.by_path
+        self._on_closed = on_closed
+        self._closed = False
+
+    def __repr__(self) -> str:
+        what = f"{self.subscription}: {self.type} of {', '.join(self.topics)}"
+        return f"Consumer({what}, {self.name}{', closed' * self._closed})"
+
+    async def open(self, deadline: Deadline) -> None:
+        """Join every topic's subscription. Raises `TopicNotFound`, `NotAllowed`, `Timeout`."""
+        await self._assigned.join(deadline)
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether there is something to receive without waiting."""
+        return any(feed.buffered for feed in self._feeds.values())
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    @property
+    def segments(self) -> list[str]:
+        """Paths of the segments assigned to this consumer now."""
+        return sorted(self._feeds)
+
+    # ---- receiving --------------------------------------------------------------------------------------------------
+
+    async def receive(self, timeout: float | None = None) -> Message[V]:
+        """See `Consumer.receive`."""
+        messages = await self.receive_many(1, timeout)
+        if not messages:
+            waited = self._session.timeout_s if timeout is None else timeout
+            raise Deadline(self._session.clock, waited).expired(f"receiving on consumer {self.name}")
+        return messages[0]
+
+    async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
+        """See `Consumer.receive_many`."""
+        deadline = self._session.deadline(timeout)
+        while True:
+            messages = self._receiver.take_many(max_messages)
+            if messages or not await self._receiver.wait(deadline.remaining()):
+                return messages
+
+    async def receive_batch(
+        self, max_messages: int, max_bytes: int, timeout: float | None, *, at_once: int = 1, more: bool = False
+    ) -> list[Message[V]]:
+        """As `receive_many`, with about `max_bytes`; a timeout of None waits without limit. `at_once`: how many the
+        application works on together; `more`: see `Receiver.take`."""
+        self._receiver.at_once = at_once
+        deadline = None if timeout is None else self._session.deadline(timeout)
+        while not (taken := self._receiver.take(1, more=more)):
+            if not await self._receiver.wait(None if deadline is None else deadline.remaining()):
+                return []
+        size = share_bytes(taken[0])
+        while len(taken) < max_messages and size < max_bytes:
+            # As many as fit if they have the average size of those so far.
+            fitting = max(1, (max_bytes - size) * len(taken) // max(1, size))
+            further = self._receiver.take(min(max_messages - len(taken), fitting), more=True)
+            if not further:
+                break
+            taken += further
+            size += sum(share_bytes(message) for message in further)
+        return taken
+
+    async def next(self) -> Message[V]:
+        """Waits without limit; ends when the consumer is closed."""
+        while True:
+            messages = self._receiver.take(1)
+            if messages:
+                return messages[0]
+            if self._closed:
+                raise StopAsyncIteration
+            try:
+                await self._receiver.wait(None)
+            except InvalidArgument:
+                if not self._closed:  # it was closed meanwhile
+                    raise
+
+    # ---- acking -----------------------------------------------------------------------------------------------------
+
+    async def ack(self, messages: Message[Any] | Iterable[Message[Any]], *, txn: TransactionImpl | None = None) -> None:
+        """See `Consumer.ack`."""
+        await self._expect_open()
+        await self._acked(txn, lambda: _all_answered(self.ack_nowait(messages, txn=txn)))
+
+    async def _acked(self, txn: TransactionImpl | None, start: Callable[[], Awaitable[None]]) -> None:
+        """▲ C1: a caller may take a cancelled ack for not done and ack the messages in another way."""
+        if txn is not None:
+            check_transaction(txn, "ack")
+        try:
+            await start()
+        except BaseException as error:
+            if txn is not None:
+                txn.failed(failure_in(txn, "an ack", error))
+            if isinstance(error, FENCED_LIKE):
+                raise await reason_of(error, txn) from error.__cause__
+            raise
+
+    def ack_nowait(
+        self, messages: Message[Any] | Iterable[Message[Any]], *, txn: TransactionImpl | None = None
+    ) -> list[asyncio.Future[None]]:
+        """As `ack`, without waiting for the answers. Callers may share the futures: do not cancel them. In a
+        transaction they may be ignored: its commit waits for them and raises their failure."""
+        self._session.expect_here()
+        deadline = self._session.deadline()
+        if txn is not None:
+            check_transaction(txn, "ack")
+        answers: list[asyncio.Future[None]] = []
+        refused: TxnError | None = None
+        for segment, group in _by_segment(messages).items():
+            try:
+                answers += self._feed(segment, txn).acks.ack(group, txn, deadline)
+            except TxnError as error:
+                refused = refused or error
+        if refused is not None:
+            if txn is not None:
+                txn.failed(refused)  # ▲ C1: it would commit without this ack, since callers may ignore answers
+            failed: asyncio.Future[None] = self._session.loop.create_future()
+            failed.set_exception(refused)
+            failed.exception()
+            answers.append(failed)
+        return answers
+
+    async def ack_cumulative(self, message: Message[Any], *, txn: TransactionImpl | None = None) -> None:
+        """See `Consumer.ack_cumulative`."""
+        await self._expect_open()
+        if self.type == "queue":
+            raise InvalidArgument("a queue subscription has no order to ack up to: ack its messages one by one")
+        if not isinstance(message, Message):
+            raise _no_message(message)
+        await self._acked(txn, lambda: self._ack_up_to(message, txn))
+
+    async def _ack_up_to(self, message: Message[Any], txn: TransactionImpl | None) -> None:
+        segment, holder, deadline = message.entry.segment, message.entry.holder, self._session.deadline()
+        by_us = isinstance(holder, Inbox) and holder.delivered is not None and holder.delivered.order is self._order
+        place = place_of(message) if by_us else 0
+        answers: dict[str, list[asyncio.Future[None]]] = {}
+        refused: TxnError | None = None
+        try:
+            # ▲ A transaction has processed the messages handed out before: if it committed without their ack, they
+            # would be processed twice.
+            if txn is None:
+                self._order.forget_lost(place)
+            else:
+                self._order.check_nothing_lost(place, begun_s=txn.begun_s)
+        except TxnError as error:
+            refused = error
+        # ▲ Also if one segment refuses: an abort must redeliver all that the transaction was to ack, or the next
+        # cumulative ack would include unprocessed messages. Outside one, the other segments would not move on.
+        for path in dict.fromkeys((segment, *self._feeds)):
+            try:
+                if path == segment:
+                    answers[path] = self._feed(path, txn).acks.ack_cumulative(message, txn, deadline)
+                elif (up_to := self._feeds[path].delivered_before(place)) is not None:
+                    answers[path] = self._feeds[path].acks.ack_up_to(up_to, txn, deadline)
+            except TxnError as error:
+                refused = refused or _of_segment(path, error)
+        if refused is not None and txn is not None:
+            txn.failed(refused)
+        await _answered_by(answers)
+        if refused is not None:
+            raise refused
+
+    async def _expect_open(self) -> None:
+        """Raises `InvalidArgument` if it is closed or belongs to another event loop. ▲ C6: a caller that ignores the
+        error and calls again must not block the event loop."""
+        if self._closed or not self._session.is_here:
+            await asyncio.sleep(0)
+            self._session.expect_here()
+            raise for_good(InvalidArgument(f"consumer {self.name} is closed"))
+
+    def _feed(self, segment: str, txn: TransactionImpl | None) -> SubscriptionFeed:
+        if self._closed:
+            raise for_good(InvalidArgument(f"consumer {self.name} is closed"))
+        feed = self._feeds.get(segment)
+        if feed is None:
+            error = NotAllowed(
+                f"segment://{segment} is not, or no longer, assigned to consumer {self.name}: its messages come again, "
+                "to whoever has it; go on receiving"
+            )
+            if txn is not None:
+                txn.failed(error)
+            raise error
+        return feed
+
+    async def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
+        """See `Consumer.nack`."""
+        await self._expect_open()
+        if self.type != "queue":
+            raise InvalidArgument("a stream goes on in order: rewind() has all delivered again that is not acked")
+        delay_s = self._redelivery_delay if delay is None else delay
+        check_delay(delay_s, "a delay")
+        answers: list[asyncio.Future[None]] = []
+        refused: TxnError | None = None
+        for segment, group in _by_segment(messages).items():
+            try:
+                feed = self._feed(segment, None)
+            except TxnError as error:
+                # ▲ Give back the rest all the same: otherwise it would stay held here unprocessed.
+                refused = refused or error
+                continue
+            assert isinstance(feed, QueueFeed)
+            answers += feed.nack_nowait(group, delay_s)
+        await _all_answered(answers)
+        if refused is not None:
+            raise refused
+
+    async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
+        """See `Consumer.seek`."""
+        await self._expect_open()
+        attachments = {path: feed.attachment for path, feed in self._feeds.items()}
+        await seeking.seek(self._session, self.topics, self.subscription, start, self._session.deadline(timeout))
+        for path, feed in self._feeds.items():
+            # The broker closes the consumer before it answers, so no older message is handed out, unless the close
+            # was lost.
+            if feed.attachment and attachments.get(path) == feed.attachment:
+                feed.start_over()
+        self._order.forget_lost()
+
+    def rewind(self) -> None:
+        """See `Consumer.rewind`."""
+        self._session.expect_here()
+        for feed in self._feeds.values():
+            feed.start_over()
+        self._order.forget_lost()
+
+    # ---- closing ----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """See `Consumer.close`."""
+        if self._closed:
+            return
+        self._session.expect_here()
+        self._closed = True
+        self._assigned.take_no_more()
+        self._on_closed(self)
+        self._receiver.close()
+        try:
+            if self._dead_letters is not None:
+                await self._dead_letters.close()
+        finally:
+            try:
+                await self._assigned.leave(f"consumer {self.name} was closed before this ack was answered")
+            finally:
+                await self._tasks.close()
+
+
+def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, list[Message[Any]]]:
+    by_segment: dict[str, list[Message[Any]]] = {}
+    message: object = messages
+    try:
+        for message in (messages,) if isinstance(messages, Message) else messages:
+            by_segment.setdefault(message.entry.segment, []).append(message)
+    except (AttributeError, TypeError) as error:
+        if isinstance(message, Message):
+            raise  # raised by the caller's iterable
+        raise _no_message(messages if isinstance(messages, str | MessageId) else message) from error
+    return by_segment
+
+
+def _no_message(found: object) -> InvalidArgument:
+    return InvalidArgument(f"expected a message as it was received, or several, not {type(found).__name__}")
+
+
+def share_bytes(message: Message[Any]) -> int:
+    """About its size in bytes: its share of its entry."""
+    return message.entry.stored_bytes // message.entry.count
+
+
+def _of_segment(segment: str, error: TxnError) -> TxnError:
+    """The error with its segment named."""
+    if segment in str(error):
+        return error
+    named = again(error)
+    named.args = (f"segment://{segment}: {error}",)
+    return named
+
+
+async def _answered_by(answers: Mapping[str, list[asyncio.Future[None]]]) -> None:
+    """As `_all_answered`, for several segments."""
+    futures = [answer for each in answers.values() for answer in each]
+    if futures:
+        await asyncio.wait(futures)
+    for segment, each in answers.items():
+        for answer in each:
+            error = answer.exception()
+            if error is not None:
+                raise _of_segment(segment, error) if isinstance(error, TxnError) else error
+
+
+async def _all_answered(answers: list[asyncio.Future[None]]) -> None:
+    """Wait for all, then raise the first failure. The futures are shared: a caller's cancellation leaves them alone."""
+    if answers:
+        await asyncio.wait(answers)
+    for answer in answers:
+        answer.result()

@@ -1,0 +1,394 @@
+"""Behind a reader: reads topics without a subscription; the caller keeps the position (DESIGN §8, "checkpoint")."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic
+
+from txnclient.connection.deadlines import Deadline
+from txnclient.connection.session import Session
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.connection.topic_layout import ACTIVE, SegmentInfo, TopicLayout, topic_of_segment
+from txnclient.consuming.inbox import Inbox
+from txnclient.consuming.message import Message
+from txnclient.consuming.reader_ends import latest_ends, starts_by_time
+from txnclient.consuming.receiver import Receiver
+from txnclient.consuming.starts import (
+    StartArgument,
+    check_prefetch,
+    check_topic_of,
+    isolation_to_wire,
+    start_to_wire,
+    topics_of,
+)
+from txnclient.reading.cuts import SharedCuts, check_at_least
+from txnclient.reading.reader_feed import ReaderFeed, behind
+from txnclient.reading.snapshot import Snapshot, Span
+from txnclient.serializers import Serializer, V
+from txnwire.errors import DataTrimmed, InvalidArgument
+from txnwire.ids import EARLIEST, MessageId, Position
+from txnwire.names import SegmentName
+from txnwire.proto import txn_pb2 as pb
+
+
+class EndOfStream(EOFError):
+    """Raised by `receive` when the reader has delivered everything up to its end."""
+
+
+class ReaderImpl(Generic[V]):
+    """Behind one `Reader`, which documents the public calls: reads each segment to its end, parents first."""
+
+    def __init__(
+        self,
+        session: Session,
+        topics: str | Sequence[str],
+        *,
+        start: StartArgument | Snapshot,
+        end: str | Snapshot | None,
+        at_least: int,
+        cuts: SharedCuts,
+        isolation: str,
+        prefetch: int,
+        prefetch_bytes: int,
+        serializer: Serializer[V] | None,
+        on_closed: Callable[[ReaderImpl[V]], None],
+    ) -> None:
+        if not isinstance(end, Snapshot) and end not in (None, "latest"):
+            raise InvalidArgument(f"end {end!r}: expected None, 'latest' or a Snapshot")
+        check_prefetch(prefetch, prefetch_bytes)
+        check_at_least(at_least)
+        if at_least and end is None:
+            raise InvalidArgument("at_least is for readers with an end: one without sees whatever commits in the end")
+        if isinstance(end, Snapshot) and end.revision < at_least:
+            raise InvalidArgument(f"the snapshot is of revision {end.revision}, and at_least asks for {at_least}")
+        self.topics = topics_of(topics)
+        self._isolation = isolation_to_wire(isolation)
+        check_topic_of(start, self.topics)
+        self._start = start
+        self._start_on_wire = pb.Start() if isinstance(start, Snapshot) else start_to_wire(start)
+        self._bounded = end is not None
+        self._end = end
+        self._at_least = at_least
+        self._cuts = cuts
+        self._cut = end if isinstance(end, Snapshot) else None
+        self._span = _span(start, end)
+        if self._span is not None and self._isolation != pb.ISOLATION_READ_COMMITTED:
+            raise InvalidArgument("what a snapshot holds was committed: read it with isolation 'read_committed'")
+        self._prefetch = prefetch
+        self._window = prefetch
+        self._prefetch_bytes = prefetch_bytes
+        self._window_bytes = prefetch_bytes
+        self._tasks = OwnedTasks()
+        self._session = session.with_tasks(self._tasks)
+        self._receiver = Receiver(session, "reader", serializer)
+        self._ends: dict[str, Position] = {}
+        """The end of each segment to read, for a reader with an end."""
+        self._since: dict[str, Position | None] = {}
+        """The position after which each segment known at the opening begins, for a reader that starts by time."""
+        self._feeds: dict[str, ReaderFeed] = {}
+        """Segments being read; each leaves it once it is handed out to its end."""
+        self._ending: dict[str, None] = {}
+        """Those of `_feeds` that may be at their end."""
+        self._ended: dict[str, None] = {}
+        """Paths of finished segments. ▲ Handed out, not only received: only then may their children begin."""
+        self._on_closed = on_closed
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Reader({', '.join(self.topics)}{', closed' * self._closed})"
+
+    async def open(self, deadline: Deadline) -> None:
+        """Look up the topics and, for "latest", their current ends; for a start by time, the start positions. Raises
+        `TopicNotFound`, `Timeout`; `InvalidArgument` if part of the span or the start message's segment is gone."""
+        for topic in self.topics:
+            _check_there(self._start, await self._session.directory.layout(topic, deadline))
+        if self._span is not None:
+            await self._wait_known(self._span, deadline)
+        if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:
+            # ▲ One cut over all segments: of owners asked separately, one may know a commit that another does not, and
+            # the reader would read part of a transaction.
+            self._cut = await self._cuts.take(self.topics, self._at_least, deadline)
+            self._span = Span(self._start if isinstance(self._start, Snapshot) else None, self._cut)
+            await self._wait_known(self._span, deadline)
+        if self._cut is not None and self._span is not None:
+            self._ends.update(self._span.ends(self.topics))
+        elif self._end == "latest" or self._start == "latest":
+            self._ends = await latest_ends(
+                self._session,
+                self.topics,
+                committed=self._isolation == pb.ISOLATION_READ_COMMITTED,
+                min_revision=self._at_least if self._span is None else self._span.revision,
+                deadline=deadline,
+            )
+        if self._start_on_wire.timestamp_ms:
+            self._since = await starts_by_time(
+                self._session, self.topics, timestamp_ms=self._start_on_wire.timestamp_ms, deadline=deadline
+            )
+        self._share_window()
+        self._advance()
+        self._tasks.start(self._follow_layouts(), name="reader layouts", on_failed=self._receiver.fail)
+
+    async def _wait_known(self, span: Span, deadline: Deadline) -> None:
+        """Wait until the known layouts are at least as new as the snapshots. Raises `InvalidArgument` if a segment that
+        holds part of the span is gone."""
+        for topic in self.topics:
+            while (known := await self._session.directory.layout(topic, deadline)).epoch < span.epoch(topic):
+                if deadline.passed:
+                    raise deadline.expired(f"waiting for layout {span.epoch(topic)} of {topic}")
+                await self._session.directory.wait_change(deadline.remaining())
+            paths = {segment.path for segment in known.segments.values()}
+            if (lost := span.lost(topic, paths.__contains__, known.lost_id)) is not None:
+                raise _lost(lost)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot that the reader ends at; None without an end, and with isolation "read_uncommitted"."""
+        return self._cut
+
+    # ---- the segments -----------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin every segment whose parents have been handed out to their end; none after a failure."""
+        if self._receiver.failed:
+            return
+        for layout in self._layouts():
+            # In id order, so parents first: a parent with nothing to read lets its children begin at once.
+            for segment in sorted(layout.segments.values(), key=lambda one: one.segment_id):
+                if self._may_begin(layout, segment):
+                    self._begin(layout, segment)
+        for path in self._ends:
+            if path not in self._feeds and path not in self._ended and self._is_gone(path):
+                self._ended[path] = None  # before it was begun: nothing of it is kept
+                if self._continues(path) and self._after(path) < self._ends[path]:
+                    self._receiver.fail(_lost(path))  # ▲ it held part of transactions whose rest is shown
+        self._receiver.stir()
+
+    def _layouts(self) -> list[TopicLayout]:
+        known = [self._session.directory.known_layout(topic) for topic in self.topics]
+        return [layout for layout in known if layout is not None]
+
+    def _is_gone(self, path: str) -> bool:
+        return all(layout.segment_by_path(path) is None for layout in self._layouts())
+
+    def _may_begin(self, layout: TopicLayout, segment: SegmentInfo) -> bool:
+        if segment.path in self._feeds or segment.path in self._ended:
+            return False
+        if self._bounded and segment.path not in self._ends:
+            return False  # it was created after the end
+        parents = [layout.segments[parent].path for parent in segment.parents if parent in layout.segments]
+        if self._bounded:  # a parent without an end is empty and about to leave the graph
+            parents = [path for path in parents if path in self._ends]
+        return all(path in self._ended for path in parents)
+
+    def _begin(self, layout: TopicLayout, segment: SegmentInfo) -> None:
+        end = self._ends.get(segment.path) if self._bounded else None
+        start = self._start_of(layout, segment)
+        if start is None or (self._bounded and (end is None or end <= self._after(segment.path))):
+            self._ended[segment.path] = None
+            return
+        self._feeds[segment.path] = ReaderFeed(
+            self._session,
+            self._receiver,
+            segment.path,
+            Inbox(max(1, self._window), keeps_holds=False, window_bytes=self._window_bytes),
+            start=start,
+            end=end,
+            isolation=self._isolation if self._cut is None else pb.ISOLATION_SNAPSHOT,
+            span=self._span,
+            on_end=lambda: self._may_be_ending(segment.path),
+        )
+
+    def _after(self, path: str) -> Position:
+        """The position after which reading begins, as far as it is known here."""
+        if self._start == "latest":
+            return self._ends.get(path, EARLIEST)
+        return EARLIEST if self._span is None else self._span.after(path)
+
+    def _start_of(self, layout: TopicLayout, segment: SegmentInfo) -> pb.Start | None:
+        """Where to begin in a segment; None if all of it lies before the reader's start."""
+        if isinstance(self._start, MessageId):
+            # All messages of a parent are older than its children.
+            positioned = layout.segment_by_path(self._start.segment)
+            if positioned is not None and _is_ancestor(layout, segment, positioned):
+                return None
+        after = self._after(segment.path)
+        if after > EARLIEST or self._continues(segment.path):
+            # Fixed when the reader was opened, so a lost connection skips nothing. ▲ Explicit even at the beginning,
+            # so the broker refuses the read if it has trimmed messages after it.
+            return behind(segment.path, after)
+        if self._start_on_wire.timestamp_ms:
+            return self._start_by_time(segment.path)
+        # ▲ A segment created since "latest" was looked up, or empty then, is read from its beginning.
+        return pb.Start(earliest=True) if self._start == "latest" else self._start_on_wire
+
+    def _start_by_time(self, path: str) -> pb.Start:
+        """▲ Fixed when the reader was opened, so a lost connection skips nothing; a segment created since is read from
+        its beginning."""
+        if path not in self._since:
+            return pb.Start(earliest=True)
+        before = self._since[path]
+        if before is None:
+            return self._start_on_wire
+        return pb.Start(earliest=True) if before == EARLIEST else behind(path, before)
+
+    def _may_be_ending(self, path: str) -> None:
+        self._ending[path] = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Leave segments that are handed out to their end, and begin their children."""
+        ended = False
+        for path in list(self._ending):
+            feed = self._feeds.get(path)
+            if feed is None or not (feed.told_end or feed.gone):
+                del self._ending[path]
+            elif not feed.buffered and self._is_final(feed):
+                self._leave(path, feed)
+                ended = True
+        if ended:
+            self._advance()
+
+    def _is_final(self, feed: ReaderFeed) -> bool:
+        """▲ A split or merge that is given up undoes its seal, and the segment goes on: only the topic's layout proves
+        that it has ended."""
+        segment = self._session.directory.segment(feed.segment)
+        return self._bounded or feed.gone or (segment is not None and segment.state != ACTIVE)
+
+    def _leave(self, path: str, feed: ReaderFeed) -> None:
+        del self._ending[path], self._feeds[path]
+        self._ended[path] = None
+        feed.close()
+        if not feed.told_end and self._cut is not None and (feed.received or self._continues(path)):
+            # ▲ Reading on after a gap would show part of a transaction.
+            self._receiver.fail(_lost(path))
+
+    def _continues(self, path: str) -> bool:
+        return self._span is not None and self._span.continues(topic_of_segment(path))
+
+    async def _follow_layouts(self) -> None:
+        while True:
+            await self._session.directory.wait_change(60.0)
+            for path, feed in self._feeds.items():
+                if feed.gone:
+                    self._ending[path] = None
+            self._settle()
+            self._share_window()
+            self._advance()
+
+    def _share_window(self) -> None:
+        """Divide `prefetch` among the active segments."""
+        active = max(1, sum(len(layout.active) for layout in self._layouts()))
+        window, window_bytes = self._prefetch // active, self._prefetch_bytes // active
+        if (window, window_bytes) != (self._window, self._window_bytes):
+            self._window, self._window_bytes = window, window_bytes
+            for feed in self._feeds.values():
+                feed.set_window(window, window_bytes)
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything up to the end has been delivered and handed out: ▲ False after a failure."""
+        return (
+            self._bounded
+            and not self._receiver.failed
+            and all(path in self._ended for path in self._ends)
+            and not self._buffered()
+        )
+
+    def _buffered(self) -> bool:
+        return any(feed.buffered for feed in self._feeds.values())
+
+    # ---- receiving --------------------------------------------------------------------------------------------------
+
+    async def receive(self, timeout: float | None = None) -> Message[V]:
+        """See `Reader.receive`."""
+        messages = await self.receive_many(1, timeout)
+        if messages:
+            return messages[0]
+        if self.ended:
+            raise EndOfStream("the reader has delivered everything up to its end")
+        waited = self._session.timeout_s if timeout is None else timeout
+        raise Deadline(self._session.clock, waited).expired("receiving on a reader")
+
+    async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
+        """See `Reader.receive_many`."""
+        deadline = self._session.deadline(timeout)
+        while True:
+            messages = self._take(max_messages)
+            if not messages and self.ended:
+                await asyncio.sleep(0)  # a caller that keeps asking must not block the event loop
+                return messages
+            if messages or not await self._receiver.wait(deadline.remaining()):
+                return messages
+
+    def _take(self, max_messages: int) -> list[Message[V]]:
+        messages = self._receiver.take_many(max_messages)
+        if self._ending:
+            self._settle()
+        return messages
+
+    async def next(self) -> Message[V]:
+        """Waits without limit; ends at the reader's end, or when it is closed."""
+        while True:
+            messages = self._take(1)
+            if messages:
+                return messages[0]
+            if self._closed or self.ended:
+                raise StopAsyncIteration
+            try:
+                await self._receiver.wait(None)
+            except InvalidArgument:
+                if not self._closed:  # it was closed meanwhile
+                    raise
+
+    async def close(self) -> None:
+        """See `Reader.close`."""
+        if self._closed:
+            return
+        self._session.expect_here()
+        self._closed = True
+        self._on_closed(self)
+        self._receiver.close()
+        for feed in self._feeds.values():
+            feed.close()
+        await self._tasks.close()
+
+
+def _is_ancestor(layout: TopicLayout, segment: SegmentInfo, of: SegmentInfo) -> bool:
+    """Whether `of` came from `segment`, over any number of splits and merges."""
+    frontier, seen = list(of.parents), dict[int, None]()
+    while frontier:
+        reached = frontier.pop()
+        if reached == segment.segment_id:
+            return True
+        if reached not in seen and reached in layout.segments:
+            seen[reached] = None
+            frontier.extend(layout.segments[reached].parents)
+    return False
+
+
+def _lost(path: str) -> DataTrimmed:
+    return DataTrimmed(
+        f"{path} does not exist any more: what was to be read has been trimmed, or its topic was deleted and made "
+        "again; take a snapshot and read it from the earliest on"
+    )
+
+
+def _check_there(start: object, layout: TopicLayout) -> None:
+    """Raises `InvalidArgument` for a message of a segment that has left the topic. A segment id above all known ones
+    may be newer: its broker decides."""
+    if not isinstance(start, MessageId) or topic_of_segment(start.segment) != layout.topic:
+        return
+    segment_id = SegmentName.from_path(start.segment).segment_id
+    if layout.segment_by_path(start.segment) is None and segment_id <= max(layout.segments, default=-1):
+        raise InvalidArgument(
+            f"cannot start at message {start}: {layout.topic} has no such segment: it was of a deleted topic of this "
+            "name, or all that was in it is gone; start by time, or at 'earliest'"
+        )
+
+
+def _span(start: StartArgument | Snapshot, end: str | Snapshot | None) -> Span | None:
+    since, until = (one if isinstance(one, Snapshot) else None for one in (start, end))
+    if until is not None and start == "latest":
+        raise InvalidArgument("start 'latest' lies behind every snapshot: begin at 'earliest' or at an older snapshot")
+    return None if since is None and until is None else Span(since, until)

@@ -1,0 +1,49 @@
+"""The files of a data folder's ledgers, in the order in which a backup must copy them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+KINDS: Final = ("count", "footer", "sidecar", "fence", "ledger")
+"""▲ In this order. What stands beside a ledger tells how many entries it has at least: copied after the ledger, it
+might tell of more than were copied."""
+
+
+class SourceFile(NamedTuple):
+    """`path`: relative to the folder `ledgers`."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+class SourceLedger(NamedTuple):
+    """The files of one ledger, in the order of `KINDS`."""
+
+    files: tuple[SourceFile, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.files)
+
+
+def ledgers_of(root: Path) -> Iterator[SourceLedger]:
+    """Every ledger that has its `.ledger` file: segment by segment, in each by rising id.
+
+    ▲ A ledger is complete once the next one of its segment has a file: so no gap is copied."""
+    for directory in sorted(path for path in root.glob("*/*/*/*") if path.is_dir()):
+        ids = sorted({int(path.stem) for path in directory.glob("*.ledger") if path.stem.isdecimal()})
+        for ledger_id in ids:
+            files = [_source(root, directory / f"{ledger_id}.{kind}") for kind in KINDS]
+            if files[-1] is not None:
+                yield SourceLedger(tuple(one for one in files if one is not None))
+
+
+def _source(root: Path, path: Path) -> SourceFile | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return SourceFile(str(path.relative_to(root)), found.st_size, found.st_mtime_ns)

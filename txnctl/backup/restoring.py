@@ -1,0 +1,216 @@
+"""Puts a backup back, and repairs it: what had not been committed when etcd was copied is aborted.
+
+Either into a folder with an etcd of its own (`restore_whole`), or the ledgers alone, beside an etcd whose members the
+operator has restored from the snapshot (`restore_beside`). ▲ What is restored becomes visible under its name only once
+it is complete; its etcd is refused by every process until the repair has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from segments.ledger.ledger_files import (
+    FOLDER_MARK,
+    make_directories,
+    replace_file,
+    sync_directory,
+)
+from txnctl.backup.etcd_files import restore_etcd
+from txnctl.backup.folder import BackupFolder, pieces_of, write_whole
+from txnctl.backup.manifest import Manifest
+from txnctl.backup.progress import Progress
+from txnctl.backup.taking import verify_backup
+from txnctl.checking.everything import Checked, check_everything, connect_etcd
+from txnctl.process.settings import ServerSettings
+from txnctl.process.store_mark import FILE, Mark
+from txnstore import keys
+from txnstore.access.lineage import StoreUnfit
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
+from txnstore.records import DataFolder, Incarnation, decode, encode
+from txnstore.store import Commit, Put, unchanged_since
+from txnwire.clock import SystemRandom
+from txnwire.errors import DataCorrupt, NotAllowed
+
+RESTORING: Final = ".restoring"
+"""End of the name of a folder that is being restored."""
+AHEAD: Final = 1_000_000
+"""▲ The restored folder is newer than the restored etcd, and its mark says so by a revision that etcd had not reached.
+So far ahead, because every lease that ends in the restored etcd raises its revision."""
+OnProgress = Callable[[str], None]
+
+
+class Restored(NamedTuple):
+    """`checked`: what the repair did, and what `check` found after it."""
+
+    name: str
+    manifest: Manifest
+    folder: Path
+    checked: Checked
+
+
+async def restore_whole(backups: BackupFolder, name: str | None, to: Path, on_progress: OnProgress) -> Restored:
+    """Makes `to`, as `txnctl dev` has it: `to/etcd` and `to/data`. Raises `InvalidArgument`, `NotAllowed` (there is
+    something), `DataCorrupt` (the backup is damaged), `InternalError` (etcd's tool), `OSError`."""
+    expect_empty(to)
+    with backups.locked():
+        chosen, manifest = await _verified(backups, name, on_progress)
+        made = await asyncio.to_thread(_begin, to)
+        await restore_etcd(backups.etcd_path(chosen), made / "etcd")
+        folder_id = await _restore_ledgers(backups, manifest, made / "data", on_progress)
+    etcd = EmbeddedEtcd(EtcdCommand(data_dir=made / "etcd", client_port=free_port()), log_path=made / "etcd.log")
+    await etcd.start()
+    try:
+        settings = ServerSettings(
+            etcd=etcd.url, etcd_prefix=manifest.prefix, data_dir=made / "data", allow_development_etcd=True
+        )
+        await _announce(settings, folder_id, to / "data")
+        checked = await check_everything(settings, on_progress, repair=True)
+    finally:
+        await etcd.stop()
+    (made / "etcd.log").unlink()
+    await asyncio.to_thread(_end, made, to)
+    return Restored(chosen, manifest, to, checked)
+
+
+async def restore_beside(
+    backups: BackupFolder, name: str | None, settings: ServerSettings, on_progress: OnProgress
+) -> Restored:
+    """Makes `settings.data_dir` beside an etcd that was restored from the same backup. Raises as `restore_whole`;
+    `NotAllowed` if that etcd is empty, in use, or another cluster's."""
+    to = settings.data_dir
+    expect_empty(to)
+    with backups.locked():
+        chosen, manifest = await _verified(backups, name, on_progress)
+        settings = settings.model_copy(update={"etcd_prefix": settings.etcd_prefix or manifest.prefix})
+        await _expect_restored(settings, manifest, backups.etcd_path(chosen))
+        made = await asyncio.to_thread(_begin, to)
+        folder_id = await _restore_ledgers(backups, manifest, made, on_progress)
+    await asyncio.to_thread(_end, made, to)
+    await _announce(settings, folder_id, to)
+    checked = await check_everything(settings, on_progress, repair=True)
+    return Restored(chosen, manifest, to, checked)
+
+
+def expect_empty(folder: Path) -> None:
+    """Raises `NotAllowed` if there is something."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise NotAllowed(f"{folder} is a file: name a folder that is empty or does not exist yet")
+    if any(folder.iterdir()):
+        raise NotAllowed(
+            f"{folder} holds something: a restore never writes over anything, name a folder that is empty or does not "
+            "exist yet. (If a restore into it ended before its repair, `txnctl check --repair` goes on.)"
+        )
+
+
+async def _verified(backups: BackupFolder, name: str | None, on_progress: OnProgress) -> tuple[str, Manifest]:
+    chosen, manifest = await asyncio.to_thread(backups.read, name)
+    try:
+        await verify_backup(backups, chosen, manifest, on_progress)
+    except DataCorrupt as error:
+        others = [one for one in backups.whole() if one != chosen]
+        told = f"; --backup names an older one: {', '.join(others)}" if others else ""
+        raise DataCorrupt(f"{error}. Nothing was restored{told}") from error
+    return chosen, manifest
+
+
+def _begin(to: Path) -> Path:
+    """An empty folder beside `to`; what an interrupted restore has left there goes."""
+    made = to.absolute().with_name(f".{to.absolute().name}{RESTORING}")
+    if made.exists():
+        shutil.rmtree(made)
+    make_directories(made)
+    return made
+
+
+def _end(made: Path, to: Path) -> None:
+    for folder, _, _ in os.walk(made, topdown=False):
+        sync_directory(Path(folder))
+    try:
+        made.rename(to)
+    except OSError as error:
+        raise NotAllowed(
+            f"{made} cannot become {to} ({error.strerror}): name a folder that does not exist yet, on the same disk"
+        ) from error
+    sync_directory(to.absolute().parent)
+
+
+async def _restore_ledgers(backups: BackupFolder, manifest: Manifest, data_dir: Path, on_progress: OnProgress) -> str:
+    """Returns the mark of the new folder. ▲ A new one: the folder that was copied may still exist."""
+    root = data_dir / "ledgers"
+    progress = Progress(on_progress, "restoring ledgers", len(manifest.files), sum(one.size for one in manifest.files))
+
+    def restore() -> str:
+        for one in manifest.files:
+            target = root / one.path
+            make_directories(target.parent)
+
+            def named(size: int, sha256: str, one: object = one, target: Path = target) -> Path:
+                return target
+
+            with backups.open(one) as source:
+                write_whole(target, pieces_of(source, one.size), named)
+            progress.add(one.size)
+        folder_id = f"{SystemRandom().getrandbits(64):016x}"
+        replace_file(root / FOLDER_MARK, f"{folder_id}\n".encode())
+        mark = Mark(
+            incarnation=manifest.store,
+            revision=manifest.revision + AHEAD,
+            former=manifest.former,
+            generation=manifest.generation,
+            segment_floor=manifest.segment_floor,
+        )
+        replace_file(data_dir / FILE, msgspec.json.encode(mark) + b"\n")
+        return folder_id
+
+    return await asyncio.to_thread(restore)
+
+
+async def _expect_restored(settings: ServerSettings, manifest: Manifest, snapshot: Path) -> None:
+    """▲ A repair of an etcd that is at work would abort all that is open in it."""
+    how = (
+        f"stop it, restore every member from {snapshot} (`etcdctl snapshot restore`, docs/operations.md), start them "
+        "and run this again"
+    )
+    store = await connect_etcd(settings, repairing=True)
+    try:
+        found = await store.get(keys.INCARNATION)
+    finally:
+        await store.close()
+    if found is None:
+        raise NotAllowed(f"etcd at {settings.etcd} holds nothing of a cluster: {how}")
+    identity = decode(Incarnation, found.value, key=found.key)
+    if identity.id != manifest.store:
+        raise NotAllowed(
+            f"etcd at {settings.etcd} holds something else: it is store {identity.id}, the backup is of "
+            f"{manifest.store}. If it may go, {how}"
+        )
+    try:
+        store = await connect_etcd(settings, repairing=False)
+    except StoreUnfit:
+        return
+    await store.close()
+    raise NotAllowed(f"etcd at {settings.etcd} is in use, it was not restored from a backup: {how}")
+
+
+async def _announce(settings: ServerSettings, folder_id: str, data_dir: Path) -> None:
+    """Have the restored etcd know the new folder, before its repair makes it fit. Raises `NotAllowed` while another
+    repair runs."""
+    store = await connect_etcd(settings, repairing=True)
+    try:
+        found = await store.get(keys.INCARNATION)
+        same = unchanged_since(keys.INCARNATION, 0 if found is None else found.mod_revision)
+        path = str((data_dir / "ledgers").absolute())
+        record = DataFolder(id=folder_id, broker="txnctl restore", path=path)
+        if not (await store.commit(Commit((same,), (Put(keys.DATA_FOLDER, encode(record)),)))).succeeded:
+            raise NotAllowed("another repair of this etcd has begun meanwhile: wait for its end")
+    finally:
+        await store.close()

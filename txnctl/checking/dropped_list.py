@@ -1,0 +1,89 @@
+"""The complete list of transactions that a repair has aborted, as a file beside its report.
+
+A JSON object a line. `txn`; `because`: `open at the backup`, `begun after the backup`, or `lost a part` (`why` says
+more); `was_committed`: true if it is known to have been committed, null if nothing tells; what its header told, if etcd
+had it: `owner`, `name`, `begun`, `committed`; `messages` of what its segments still hold: segment → number.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from segments.ledger.ledger_files import replace_file
+from txnstore.records import COMMITTED, Header
+from txnwire.ids import TxnId
+
+OPEN_AT_BACKUP: Final = "open at the backup"
+BEGUN_AFTER: Final = "begun after the backup"
+LOST_PART: Final = "lost a part"
+
+
+class Dropped(msgspec.Struct, kw_only=True):
+    txn: str
+    because: str
+    why: str | None = None
+    was_committed: bool | None = None
+    owner: str | None = None
+    name: str | None = None
+    begun: str | None = None
+    committed: str | None = None
+    messages: dict[str, int] = {}
+
+
+class DroppedList:
+    """`path`: of a repair's own file; an earlier repair's stays."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._all: dict[TxnId, Dropped] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, txn_id: TxnId, because: str, *, header: Header | None = None, why: str | None = None) -> None:
+        """`header`: as etcd had it before the repair."""
+        found = Dropped(txn=str(txn_id), because=because, why=why)
+        if header is not None:
+            found.owner, found.name, found.begun = header.owner, header.name, _time(header.created_ms)
+            if header.state == COMMITTED:
+                found.was_committed, found.committed = True, _time(header.finalized_ms)
+        self._all[txn_id] = found
+
+    def holds(self, txn_id: TxnId) -> bool:
+        return txn_id in self._all
+
+    def left(self, txn_id: TxnId, segment: str, messages: int) -> None:
+        """So many messages of it are in that segment, and nobody reads them."""
+        there = self._all[txn_id].messages
+        there[segment] = there.get(segment, 0) + messages
+
+    def was_committed(self, txn_id: TxnId) -> None:
+        self._all[txn_id].was_committed = True
+
+    def summary(self) -> str:
+        """For the operator, in one sentence each."""
+        counts = dict.fromkeys((OPEN_AT_BACKUP, BEGUN_AFTER, LOST_PART), 0)
+        for one in self._all.values():
+            counts[one.because] += 1
+        sure = sum(one.was_committed is True for one in self._all.values())
+        told = ", ".join(f"{number:,} {because}" for because, number in counts.items() if number)
+        rest = len(self._all) - sure
+        parts = [f"{sure:,} of them are known to have been committed"] * (sure > 0)
+        parts += [f"whether {rest:,} of them had been committed, nothing tells"] * (rest > 0)
+        return (
+            f"{len(self._all):,} transactions are aborted for good ({told}): {'; '.join(parts)}. "
+            f"Their ids, with what is known of each: {self.path}"
+        )
+
+    def write(self) -> None:
+        """Durable when it returns. Raises `OSError`."""
+        lines = [msgspec.json.encode(one) + b"\n" for _, one in sorted(self._all.items())]
+        replace_file(self.path, b"".join(lines))
+
+
+def _time(epoch_ms: int) -> str | None:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds") if epoch_ms else None
