@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
+from tests.segments.owner.test_sealing import eventually
 from tests.segments.queueing import Rig, Taker
 from txnwire.proto import txn_pb2 as pb
 from watchers.acks import ack_position

@@ -49,7 +49,7 @@ async def test_a_consumer_that_asks_again_gets_messages_again(client: txnclient.
         found = await received(consumer, 1)
         for _ in range(2):
             await asyncio.sleep(GIVE_BACK_S + 0.3)
-            assert not consumer.has_buffered
+            assert not consumer._impl.has_buffered
             found += await received(consumer, 1)
         assert sorted(message.value for message in found) == [b"0", b"1", b"2"]
         assert {message.redelivery_count for message in found} == {0}
@@ -74,5 +74,5 @@ async def test_what_is_ahead_follows_what_the_application_asks_for(client: txncl
         for _ in range(4):
             await consumer.receive_many(at_once, timeout=10)
             await asyncio.sleep(0.1)
-        (feed,) = consumer._feeds.values()
+        (feed,) = consumer._impl._feeds.values()
         assert at_once / 2 <= feed.buffered <= at_once  # permits are granted in steps of half a window
