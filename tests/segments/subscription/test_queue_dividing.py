@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.segments.brokering import Cluster
-from tests.segments.owner.test_sealing import eventually
 from tests.segments.queueing import Rig, Taker
+from tests.waiting import until
 from txnwire.proto import txn_pb2 as pb
 from watchers.acks import ack_position
 
@@ -119,10 +119,10 @@ async def test_one_batch_is_divided_among_consumers_and_read_once(memory_cluster
     served.ledgers.read = counted  # type: ignore[assignment, method-assign]
     served._cache.resize(0)  # nothing is served from memory
     consumers = [await cluster.queue(client, segment, consumer=f"c{number}", permits=2) for number in range(4)]
-    await eventually(lambda: sum(len(one.messages) for one in consumers) == 8)
+    await until(lambda: sum(len(one.messages) for one in consumers) == 8)
     assert [len(one.messages) for one in consumers] == [2, 2, 2, 2]
     consumers[3].flow(4)
-    await eventually(lambda: len(consumers[3].messages) == 6)
+    await until(lambda: len(consumers[3].messages) == 6)
     assert sorted(value for one in consumers for value in one.values) == sorted(map(str, range(12)))
     assert len(reads) == 1
 
