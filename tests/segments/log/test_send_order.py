@@ -11,8 +11,9 @@ import pytest
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.appender import Appender
 from segments.log.send_order import AFTER_SYNC, APPEND, SEND_ORDER, Durable, SendStep, SyncedEntries
-from tests.segments.brokering import Cluster, eventually
+from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_write_op
+from tests.waiting import until
 from txnwire.errors import InternalError, NotOwner
 from txnwire.ids import Position
 
@@ -119,7 +120,7 @@ async def test_l5_nothing_is_told_of_a_sync_that_fell_short_and_the_next_owner_c
     with pytest.raises(NotOwner):
         await producer.send("second")
     assert served.last_confirmed == Position(1, 0), "the entry was exposed"
-    await eventually(lambda: node.broker.segments.get(segment) not in (None, served))
+    await until(lambda: node.broker.segments.get(segment) not in (None, served))
     reader = await client.reader(segment)
     await reader.wait("first", "second")  # it was on the disk all the same, and its producer knows that it may be
 
@@ -138,7 +139,7 @@ async def test_l3_an_entry_is_appended_only_behind_its_op_record(memory_cluster:
     before = served.open_bytes
     store.hold(is_write_op)
     sent = asyncio.gather(producer.send_nowait("inside", txn=txn), producer.send_nowait("behind it"))
-    await eventually(lambda: store.waiting)
+    await until(lambda: store.waiting)
     await asyncio.sleep(0.05)
     assert served.open_bytes == before
     assert not sent.done()
