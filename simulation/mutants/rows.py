@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Edit, Mutant
 
+PAUSED_OWNERS = "tests/segments/owner/test_paused_owners.py::"
+REPEATED_SENDS = "tests/segments/owner/test_repeated_sends.py::"
+VISIBILITY_RECOVERY = "tests/watchers/test_visibility_recovery.py::"
+
 ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
 NO_FILES = "a simulated disk has no files that are open"
 
@@ -12,9 +16,7 @@ READING = "tests/segments/subscription/test_reading.py::"
 PRODUCING = "tests/segments/owner/test_producing.py::"
 LEDGER_ENDS = "tests/segments/ledger/test_file_ledger_ends.py::"
 FOR_NOBODY = f"{LEDGER_ENDS}test_a_file_that_is_opened_for_nobody_any_more_is_closed"
-SLEEPER = (
-    "tests/segments/owner/test_take_over.py::test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before"
-)
+SLEEPER = PAUSED_OWNERS + "test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before"
 TAKE_OVER = "tests/segments/owner/test_take_over.py::test_r3_an_aborted_record_stays_as_long_as_its_data"
 RECOVERY_COST = (
     "tests/segments/owner/test_recovery_cost.py::"
@@ -356,7 +358,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="watchers/visibility.py",
         old="        found = self._open.setdefault(txn_id, _Open())\n        found.recorded = True\n",
         new="        found = self._open.setdefault(txn_id, _Open())\n",
-        tests=("tests/watchers/test_visibility.py::test_r1_a_refused_op_leaves_what_was_found_of_its_transaction",),
+        tests=(VISIBILITY_RECOVERY + "test_r1_a_refused_op_leaves_what_was_found_of_its_transaction",),
         why_tests=ROW,
     ),
     Mutant(
@@ -425,7 +427,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/pipeline.py",
         old="            for waiter in failed.waiters:\n                waiter.failed(why)\n",
         new="            failed.waiters[0].failed(why)\n",
-        tests=(f"{PRODUCING}test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[refused]",),
+        tests=(REPEATED_SENDS + "test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[refused]",),
         why_tests=ROW,
     ),
     Mutant(
@@ -435,7 +437,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/pipeline.py",
         old="            for waiter in item.admitted.waiters:\n                waiter.failed(error)\n",
         new="            item.admitted.waiters[0].failed(error)\n",
-        tests=(f"{PRODUCING}test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[lost]",),
+        tests=(REPEATED_SENDS + "test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[lost]",),
         why_tests=ROW,
     ),
     Mutant(
@@ -455,7 +457,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/owner/scanning.py",
         old="    while True:\n        segment.check()\n",
         new="    while True:\n",
-        tests=(f"{SLEEPER}[heads]",),
+        tests=(PAUSED_OWNERS + "test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before[heads]",),
         why_tests=ROW,
     ),
     Mutant(
@@ -465,7 +467,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/subscription/subscription_table.py",
         old="        self._events.check()\n        if not isinstance(found, StreamSubscription):\n",
         new="        if not isinstance(found, StreamSubscription):\n",
-        tests=(f"{SLEEPER}[stream]",),
+        tests=(PAUSED_OWNERS + "test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before[stream]",),
         why_tests=ROW,
     ),
     Mutant(
@@ -475,7 +477,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/subscription/subscription_table.py",
         old="        self._events.check()\n        if not isinstance(found, QueueSubscription):\n",
         new="        if not isinstance(found, QueueSubscription):\n",
-        tests=(f"{SLEEPER}[queue]",),
+        tests=(PAUSED_OWNERS + "test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before[queue]",),
         why_tests=ROW,
     ),
     Mutant(
