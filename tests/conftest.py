@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_finish() -> None:
-    """▲ Each scenario in virtual time ends with a full collection, which would walk all modules and thousands of tests."""
+    """▲ Each scenario in virtual time ends with a full collection, which would walk all modules and all tests."""
     gc.collect()
     gc.freeze()
 
