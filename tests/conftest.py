@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 import signal
@@ -33,6 +34,12 @@ settings.load_profile("whatever the load")
 # with Ctrl-C would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """▲ Each scenario in virtual time ends with a full collection, which would walk all modules and all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def _has_etcd() -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+CONSUMER_MEMBERSHIP = "tests/txnclient/consuming/test_consumer_membership.py::"
+
 REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -85,9 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/connection/links.py",
         old="routes = [(*name, assignment.incarnation)]",
         new="routes = [route for route in self.assignments if route[:3] == name][-1:]",
-        tests=(
-            "tests/txnclient/consuming/test_consumer.py::test_c8_of_two_consumers_of_one_name_each_is_told_of_its_own",
-        ),
+        tests=(CONSUMER_MEMBERSHIP + "test_c8_of_two_consumers_of_one_name_each_is_told_of_its_own",),
         why_tests="two in some hundreds of seeds showed it; not seen by thirty",
     ),
     Mutant(
@@ -118,8 +118,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="                self._link = None\n            self._joining",
         new="            self._joining",
         tests=(
-            "tests/txnclient/consuming/test_consumer.py::"
-            "test_a_consumer_hears_of_a_controller_that_leads_again_though_another_could_not_be_joined",
+            CONSUMER_MEMBERSHIP
+            + "test_a_consumer_hears_of_a_controller_that_leads_again_though_another_could_not_be_joined",
         ),
         why_tests="one in a hundred seeds of 15 s showed it",
     ),

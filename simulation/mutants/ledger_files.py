@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+FAILING_FOLDERS = "tests/segments/owner/test_failing_folders.py::"
+
 REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
 PUT_BACK = "the simulation puts no data folder back, and has no repair"
 
@@ -91,8 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if writer is None or end is None or end.entries >= 0:",
         tests=(
             "tests/segments/log/test_ledgers.py::test_l5_the_end_of_a_ledger_that_the_disk_does_not_take_goes_to_the_list",
-            "tests/segments/owner/test_take_over.py::"
-            "test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_before_it_gives_up",
+            FAILING_FOLDERS + "test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_before_it_gives_up",
         ),
         why_tests="it takes another broker as successor, and a power failure behind that: few seeds have both",
     ),

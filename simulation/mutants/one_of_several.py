@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+CONSUMER_ACKS = "tests/txnclient/consuming/test_consumer_acks.py::"
+CONSUMER_MEMBERSHIP = "tests/txnclient/consuming/test_consumer_membership.py::"
+GATHERING = "tests/txnclient/producing/test_gathering.py::"
+NEW_HOLDERS = "tests/segments/subscription/test_new_holders.py::"
+QUEUE_ACKS = "tests/segments/subscription/test_queue_acks.py::"
+
 CONSUMER = "tests/txnclient/consuming/test_consumer.py::test_"
 PRODUCER = "tests/txnclient/producing/test_producer.py::test_"
 REFUSALS = "tests/segments/broker/test_refusals.py::test_"
@@ -71,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/consuming/acks.py",
         old="        for batch in void:\n",
         new="        for batch in void[:1]:\n",
-        tests=(f"{CONSUMER}all_acks_that_were_waiting_for_their_connection_are_void_after_a_seek",),
+        tests=(CONSUMER_ACKS + "test_all_acks_that_were_waiting_for_their_connection_are_void_after_a_seek",),
         why_tests=UNTRIED,
     ),
     Mutant(
@@ -91,7 +97,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/consuming/membership.py",
         old="        if isinstance(error, TRANSIENT):\n            self._leave_later(request, error)\n        elif",
         new="        if isinstance(error, TRANSIENT):\n            pass\n        elif",
-        tests=(f"{CONSUMER}a_leave_that_a_controller_refuses_which_leads_no_more_reaches_the_next_one",),
+        tests=(
+            CONSUMER_MEMBERSHIP + "test_a_leave_that_a_controller_refuses_which_leads_no_more_reaches_the_next_one",
+        ),
         why_tests="its segments are given to others once the grace is over",
     ),
     Mutant(
@@ -119,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "        head = next(iter(self._outbox), None)\n"
             "        for batch in self._outbox.remove(lambda batch: batch is head and batch.deadline.passed):\n"
         ),
-        tests=(f"{PRODUCER}a_send_that_lingered_times_out_in_its_own_time_and_not_with_those_that_overtook_it",),
+        tests=(GATHERING + "test_a_send_that_lingered_times_out_in_its_own_time_and_not_with_those_that_overtook_it",),
         why_tests=COST,
     ),
     Mutant(
@@ -129,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/channel.py",
         old="        return min((batch.deadline.remaining() for batch in self._outbox), default=0.0)\n",
         new="        return next((batch.deadline.remaining() for batch in self._outbox), 0.0)\n",
-        tests=(f"{PRODUCER}a_send_that_lingered_times_out_in_its_own_time_and_not_with_those_that_overtook_it",),
+        tests=(GATHERING + "test_a_send_that_lingered_times_out_in_its_own_time_and_not_with_those_that_overtook_it",),
         why_tests=COST,
     ),
     Mutant(
@@ -162,9 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/subscription/stream_subscription.py",
         old="        if self._held_back and not self._awaits_predecessor():\n",
         new="        if self._held_back:\n",
-        tests=(
-            "tests/segments/subscription/test_acking.py::test_p12_a_new_holder_waits_for_each_of_its_predecessor_s_transactions",
-        ),
+        tests=(NEW_HOLDERS + "test_p12_a_new_holder_waits_for_each_of_its_predecessor_s_transactions",),
         why_tests=UNTRIED,
     ),
     Mutant(
@@ -292,9 +298,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/subscription/queue_subscription.py",
         old="        self._queue.settled(positions)\n        self._dispatcher.wake()\n",
         new="        self._queue.settled(positions)\n",
-        tests=(
-            "tests/segments/subscription/test_queue_subscription.py::test_acks_alone_let_a_consumer_at_its_bound_go_on",
-        ),
+        tests=(QUEUE_ACKS + "test_acks_alone_let_a_consumer_at_its_bound_go_on",),
         why_tests="twenty thousand entries with one consumer are the bound",
     ),
     Mutant(
@@ -379,7 +383,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/channel.py",
         old="        for batch in [*self._outbox.clear(), *gathering]:\n",
         new="        for batch in self._outbox.clear():\n",
-        tests=(f"{PRODUCER}l10_what_gathers_as_a_producer_is_fenced_is_told_as_well",),
+        tests=(GATHERING + "test_l10_what_gathers_as_a_producer_is_fenced_is_told_as_well",),
         why_tests=UNTRIED,
     ),
     Mutant(
@@ -389,7 +393,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/channel.py",
         old="                if following is not None:\n                    self.close_batch(following)\n",
         new="",
-        tests=(f"{PRODUCER}what_gathers_leaves_with_the_answer_to_what_is_under_way_however_long_it_might_linger",),
+        tests=(
+            GATHERING + "test_what_gathers_leaves_with_the_answer_to_what_is_under_way_however_long_it_might_linger",
+        ),
         why_tests=COST,
     ),
     Mutant(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Edit, Mutant
 
+FOLLOWED_REVISIONS = "tests/watchers/test_followed_revisions.py::"
+QUEUE_PIECES = "tests/segments/subscription/test_queue_pieces.py::"
+
 REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -157,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                held, loading = list(self._held), bool(self.early)\n"
             "                read_at, _ = await self._store.get_many([keys.INCARNATION])\n"
         ),
-        tests=("tests/watchers/test_decisions.py::test_what_is_held_while_a_revision_is_read_counts_too",),
+        tests=(FOLLOWED_REVISIONS + "test_what_is_held_while_a_revision_is_read_counts_too",),
         why_tests="the watch tells a moment later; only who reads its own commit in between could see it",
     ),
     Mutant(
@@ -311,9 +314,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/subscription/queue.py",
         old="        if consumer.kept:\n            return True\n",
         new="",
-        tests=(
-            "tests/segments/subscription/test_queue.py::test_a_value_whose_last_piece_waits_for_its_consumer_s_permits_may_complete",
-        ),
+        tests=(QUEUE_PIECES + "test_a_value_whose_last_piece_waits_for_its_consumer_s_permits_may_complete",),
         why_tests="not looked for with seeds: a consumer out of permits amid a value at the end of a sealed segment",
     ),
 )

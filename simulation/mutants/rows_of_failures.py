@@ -12,7 +12,7 @@ PRODUCING = "tests/segments/owner/test_producing.py::"
 LEDGER_ENDS = "tests/segments/ledger/test_file_ledger_ends.py::"
 FOR_NOBODY = f"{LEDGER_ENDS}test_a_file_that_is_opened_for_nobody_any_more_is_closed"
 SLEEPER = (
-    "tests/segments/owner/test_take_over.py::test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before"
+    "tests/segments/owner/test_paused_owners.py::test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before"
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -47,7 +47,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="watchers/visibility.py",
         old="        found = self._open.setdefault(txn_id, _Open())\n        found.recorded = True\n",
         new="        found = self._open.setdefault(txn_id, _Open())\n",
-        tests=("tests/watchers/test_visibility.py::test_r1_a_refused_op_leaves_what_was_found_of_its_transaction",),
+        tests=(
+            "tests/watchers/test_visibility_recovery.py::test_r1_a_refused_op_leaves_what_was_found_of_its_transaction",
+        ),
         why_tests=ROW,
     ),
     Mutant(
@@ -116,7 +118,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/pipeline.py",
         old="            for waiter in failed.waiters:\n                waiter.failed(why)\n",
         new="            failed.waiters[0].failed(why)\n",
-        tests=(f"{PRODUCING}test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[refused]",),
+        tests=(
+            "tests/segments/owner/test_repeated_sends.py::test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[refused]",
+        ),
         why_tests=ROW,
     ),
     Mutant(
@@ -126,7 +130,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/pipeline.py",
         old="            for waiter in item.admitted.waiters:\n                waiter.failed(error)\n",
         new="            item.admitted.waiters[0].failed(error)\n",
-        tests=(f"{PRODUCING}test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[lost]",),
+        tests=(
+            "tests/segments/owner/test_repeated_sends.py::test_l9_a_repeat_shares_the_failure_of_the_entry_on_its_way[lost]",
+        ),
         why_tests=ROW,
     ),
     Mutant(

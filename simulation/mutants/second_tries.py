@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+GATHERING = "tests/txnclient/producing/test_gathering.py::"
+OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
+QUEUE_ACKS = "tests/segments/subscription/test_queue_acks.py::"
+
 TRIES = "tests/coordinator_v5/test_second_tries.py::test_"
 COLLECTION = "tests/coordinator_v5/test_collection.py::test_"
 CLEAN_UP = "tests/watchers/test_clean_up.py::test_"
@@ -67,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                if outcomes.mod_revision and"
         ),
         new="                    break\n                if outcomes.mod_revision and",
-        tests=(f"{COLLECTION}an_outcome_block_that_cannot_be_read_holds_back_none_behind_it",),
+        tests=(OUTCOME_BLOCKS + "test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it",),
         why_tests="no simulated fault writes a record that is not ours, and it lasts no week",
     ),
     Mutant(
@@ -188,9 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/subscription/queue_subscription.py",
         old="        self._queue.expire(self._clock.monotonic())\n        self._set_timer()\n",
         new="        self._queue.expire(self._clock.monotonic())\n",
-        tests=(
-            "tests/segments/subscription/test_queue_subscription.py::test_nacks_that_wait_for_different_times_all_come_again",
-        ),
+        tests=(QUEUE_ACKS + "test_nacks_that_wait_for_different_times_all_come_again",),
         why_tests=SELDOM,
     ),
     Mutant(
@@ -200,9 +202,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/lingering.py",
         old="        if self._later:\n            self._timer =",
         new="        if False:\n            self._timer =",
-        tests=(
-            "tests/txnclient/producing/test_producer.py::test_lingering_ends_for_each_of_several_segments_in_its_time",
-        ),
+        tests=(GATHERING + "test_lingering_ends_for_each_of_several_segments_in_its_time",),
         why_tests=SELDOM,
     ),
     Mutant(

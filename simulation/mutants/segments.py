@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Edit, Mutant
 
+CHANGES_GIVEN_UP = "tests/segments/owner/test_changes_given_up.py::"
+CUT_ANSWERS = "tests/segments/controller/test_cut_answers.py::"
+NEW_HOLDERS = "tests/segments/subscription/test_new_holders.py::"
+SENDS_DURING_A_SEAL = "tests/segments/owner/test_sends_during_a_seal.py::"
+
 REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -235,7 +240,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/ledger_list.py",
         old="        compares = (*commit.compares, unchanged_since(topic.key, topic.mod_revision))",
         new="        compares = commit.compares",
-        tests=("tests/segments/owner/test_sealing.py::test_a_change_that_is_given_up_lets_the_segment_go_on",),
+        tests=(CHANGES_GIVEN_UP + "test_a_change_that_is_given_up_lets_the_segment_go_on",),
         why_tests="such a seal is taken back again: it costs its producers a moment, no history shows it",
     ),
     Mutant(
@@ -272,7 +277,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/owner/sealing.py",
         old="        segment.pipeline.hold_back()\n",
         new="",
-        tests=("tests/segments/owner/test_sealing.py::test_sends_are_held_back_until_the_seal_stands_and_then_told",),
+        tests=(SENDS_DURING_A_SEAL + "test_sends_are_held_back_until_the_seal_stands_and_then_told",),
         why_tests="a send that comes in that moment costs its owner the segment, which it takes anew: nothing is lost",
     ),
     Mutant(
@@ -306,9 +311,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/subscription/stream_subscription.py",
         old="        self._held_back = self._awaits_predecessor()\n",
         new="        self._held_back = False\n",
-        tests=(
-            "tests/segments/subscription/test_acking.py::test_p12_a_new_holder_waits_for_its_predecessors_pending_acks",
-        ),
+        tests=(NEW_HOLDERS + "test_p12_a_new_holder_waits_for_its_predecessors_pending_acks",),
         why_tests="not seen by the few seeds that were tried, of which nobody looked at sixty",
     ),
     Mutant(
@@ -338,10 +341,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/owner/segment_cuts.py",
         old="        await self._wait_settled(revision)\n",
         new="",
-        tests=(
-            "tests/segments/controller/test_cut.py::"
-            "test_an_answer_waits_until_decisions_are_followed_and_nothing_decided_is_in_flight",
-        ),
+        tests=(CUT_ANSWERS + "test_an_answer_waits_until_decisions_are_followed_and_nothing_decided_is_in_flight",),
         why_tests="clients wait for their sends before they commit: hardly anything committed is in flight",
     ),
     Mutant(
@@ -351,10 +351,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/owner/segment_cuts.py",
         old="        await self._wait_followed(revision)\n",
         new="",
-        tests=(
-            "tests/segments/controller/test_cut.py::"
-            "test_an_answer_waits_until_decisions_are_followed_and_nothing_decided_is_in_flight",
-        ),
+        tests=(CUT_ANSWERS + "test_an_answer_waits_until_decisions_are_followed_and_nothing_decided_is_in_flight",),
         why_tests="what an owner does not know decided is looked up in the cut's last read",
     ),
     Mutant(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Edit, Mutant
 
+ENDS_OVER_WAITING_SENDS = "tests/txnclient/producing/test_ends_over_waiting_sends.py::"
+LOST_SENDS = "tests/txnclient/producing/test_lost_sends.py::"
+WAITING_FOR_ROOM = "tests/txnclient/producing/test_waiting_for_room.py::"
+
 CAREFUL = "the smallest case of its own; what callers see of the like, the simulation shows (`careless_callers`)"
 CARELESS = "tests/txnclient/producing/test_careless_sends.py::"
 
@@ -25,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/transactions/whole.py",
         old="            self._under_way = True\n            self._txn.started(self)",
         new="            self._under_way = False",
-        tests=(CARELESS + "test_c2_a_commit_waits_for_a_bulk_send_between_two_parts",),
+        tests=(ENDS_OVER_WAITING_SENDS + "test_c2_a_commit_waits_for_a_bulk_send_between_two_parts",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -36,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old='        """The transaction stops waiting for it: its caller may not have given the next message yet."""\n'
         "        self._finish()",
         new='        """The transaction stops waiting for it: its caller may not have given the next message yet."""',
-        tests=(CARELESS + "test_an_abort_does_not_wait_for_messages_that_their_sender_has_yet_to_give",),
+        tests=(ENDS_OVER_WAITING_SENDS + "test_an_abort_does_not_wait_for_messages_that_their_sender_has_yet_to_give",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -46,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/producer_impl.py",
         old='                txn.failed(failure_in(txn, "a send", error))',
         new='                failure_in(txn, "a send", error)',
-        tests=(CARELESS + "test_c1_a_send_that_has_waited_too_long_leaves_its_transaction_only_able_to_abort",),
+        tests=(WAITING_FOR_ROOM + "test_c1_a_send_that_has_waited_too_long_leaves_its_transaction_only_able_to_abort",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -71,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            txn.started(self)\n"
         ),
         new=("        ask = Ask(place, None, self._session.loop.create_future())\n        self._room.ask(ask, size)\n"),
-        tests=(CARELESS + "test_c2_a_commit_waits_for_sends_that_wait_for_the_room_of_others",),
+        tests=(ENDS_OVER_WAITING_SENDS + "test_c2_a_commit_waits_for_sends_that_wait_for_the_room_of_others",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -81,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/buffer.py",
         old="        for ask in list(self._asks.get(txn, ())):",
         new="        for ask in list(self._asks.get(None, ())):",
-        tests=(CARELESS + "test_c2_an_abort_ends_all_that_waits_for_room",),
+        tests=(ENDS_OVER_WAITING_SENDS + "test_c2_an_abort_ends_all_that_waits_for_room",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -91,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/room.py",
         old="        return not self._waiting and self._fits(size)",
         new="        return self._fits(size)",
-        tests=(CARELESS + "test_c3_sends_of_one_key_keep_their_order_whatever_their_sizes",),
+        tests=(WAITING_FOR_ROOM + "test_c3_sends_of_one_key_keep_their_order_whatever_their_sizes",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -102,8 +106,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            self._give_up(ask)\n            self._give_soon()\n\n    def _give_up",
         new="            self._give_up(ask)\n\n    def _give_up",
         tests=(
-            CARELESS + "test_c3_a_send_that_gives_up_waiting_lets_the_next_one_in",
-            CARELESS + "test_c3_a_send_that_has_waited_too_long_lets_the_next_one_in",
+            WAITING_FOR_ROOM + "test_c3_a_send_that_gives_up_waiting_lets_the_next_one_in",
+            WAITING_FOR_ROOM + "test_c3_a_send_that_has_waited_too_long_lets_the_next_one_in",
         ),
         why_tests=CAREFUL,
     ),
@@ -114,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/producer_impl.py",
         old="        asks = await self._buffer.wait_placed(deadline)",
         new="        asks: Sequence[Ask] = ()",
-        tests=(CARELESS + "test_a_flush_waits_for_what_waits_for_room",),
+        tests=(WAITING_FOR_ROOM + "test_a_flush_waits_for_what_waits_for_room",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -125,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if untold is not None:\n            raise untold",
         new="        if untold is not None:\n            return",
         tests=(
-            CARELESS + "test_c4_what_was_lost_before_is_raised_by_the_next_flush_or_close",
+            LOST_SENDS + "test_c4_what_was_lost_before_is_raised_by_the_next_flush_or_close",
             "tests/txnclient/sync/test_sync_sends.py::test_c4_a_lost_send_that_no_thread_has_looked_at_is_raised_at_the_end",
         ),
         why_tests=CAREFUL,
@@ -137,7 +141,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/client.py",
         old="            if failure is not None:\n                raise failure",
         new="            if failure is not None:\n                return",
-        tests=(CARELESS + "test_c4_closing_a_client_raises_what_its_producers_have_lost_and_closes_all_the_same",),
+        tests=(LOST_SENDS + "test_c4_closing_a_client_raises_what_its_producers_have_lost_and_closes_all_the_same",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -150,7 +154,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                future.exception()  # the caller that ended the transaction knows"
         ),
         new="                future.cancel()",
-        tests=(CARELESS + "test_a_task_group_whose_transaction_is_aborted_ends_with_an_error",),
+        tests=(LOST_SENDS + "test_a_task_group_whose_transaction_is_aborted_ends_with_an_error",),
         why_tests=CAREFUL,
     ),
     Mutant(
@@ -160,7 +164,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/channel.py",
         old="        self._settled(batch, None, stored=False)",
         new="        self._settled(batch, None, stored=True)",
-        tests=(CARELESS + "test_what_is_withdrawn_is_not_taken_for_stored",),
+        tests=(LOST_SENDS + "test_what_is_withdrawn_is_not_taken_for_stored",),
         why_tests="no client of the simulation gives its producers sequence ids of its own",
     ),
     Mutant(
@@ -181,8 +185,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    copy = type(error)(*error.args)\n    copy.__dict__.update(error.__dict__)",
         new="    return error\n    copy = type(error)(*error.args)\n    copy.__dict__.update(error.__dict__)",
         tests=(
-            CARELESS + "test_an_error_that_is_raised_again_and_again_does_not_grow",
-            CARELESS + "test_messages_that_fail_together_have_errors_of_their_own",
+            LOST_SENDS + "test_an_error_that_is_raised_again_and_again_does_not_grow",
+            LOST_SENDS + "test_messages_that_fail_together_have_errors_of_their_own",
         ),
         why_tests="it does not weigh its clients' memory",
     ),

@@ -5,6 +5,11 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+CHANGES_GIVEN_UP = "tests/segments/owner/test_changes_given_up.py::"
+KEYED_BEGINS = "tests/coordinator_v5/test_keyed_begins.py::"
+NEW_HOLDERS = "tests/segments/subscription/test_new_holders.py::"
+SENDS_DURING_A_SEAL = "tests/segments/owner/test_sends_during_a_seal.py::"
+
 ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
 
 ACKING = "tests/segments/subscription/test_acking.py::"
@@ -14,12 +19,12 @@ KEYS = "tests/coordinator_v5/test_transaction_keys.py::"
 LET_GO = "        if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):\n"
 REFUSED_ACK = f"{ACKING}test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_here_its_decision"
 REFUSED_FIRST = f"{ACKING}test_p5_acks_behind_a_refused_first_one_are_found_by_the_next_owner"
-REFUSED_LAST = f"{ACKING}test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused"
+REFUSED_LAST = NEW_HOLDERS + "test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused"
 BY_SIZE = (
     "tests/segments/subscription/test_cursor.py::"
     "test_p8_entries_acked_in_part_take_room_by_their_size_until_they_are_acked_whole"
 )
-REPEATED = f"{KEYS}test_a_begin_repeated_at_the_successor_makes_its_transaction_the_holder_s_again"
+REPEATED = KEYED_BEGINS + "test_a_begin_repeated_at_the_successor_makes_its_transaction_the_holder_s_again"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -42,7 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/subscription/stream_subscription.py",
         old="        if self._held_back and not self._awaits_predecessor():\n",
         new="        if self._held_back:\n",
-        tests=(f"{ACKING}test_p12_a_new_holder_waits_for_all_transactions_of_its_predecessor",),
+        tests=(NEW_HOLDERS + "test_p12_a_new_holder_waits_for_all_transactions_of_its_predecessor",),
         why_tests=ROW,
     ),
     Mutant(
@@ -122,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/controller/layout_changes.py",
         old="still_held=self._leadership.still_held())):\n            self._given_up += 1\n",
         new="still_held=self._leadership.still_held())) or True:\n            self._given_up += 1\n",
-        tests=(f"{SEALING}test_s10_a_change_is_given_up_though_the_record_was_changed_just_then",),
+        tests=(CHANGES_GIVEN_UP + "test_s10_a_change_is_given_up_though_the_record_was_changed_just_then",),
         why_tests=ROW,
     ),
     Mutant(
@@ -132,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/pipeline.py",
         old="                one.reply.failed(error)\n\n    def refuse_held",
         new="                one.reply.failed(error)\n                return\n\n    def refuse_held",
-        tests=(f"{SEALING}test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused",),
+        tests=(SENDS_DURING_A_SEAL + "test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused",),
         why_tests=ROW,
     ),
     Mutant(
@@ -204,7 +209,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="coordinator_v5/transaction_keys.py",
         old="            state.sessions.taken_over(txn, state.awake_s)  #",
         new="            pass  #",
-        tests=(f"{KEYS}test_k7_a_transaction_whose_holder_went_before_its_begin_had_landed_ends_after_the_grace",),
+        tests=(
+            KEYED_BEGINS + "test_k7_a_transaction_whose_holder_went_before_its_begin_had_landed_ends_after_the_grace",
+        ),
         why_tests=ROW,
     ),
     Mutant(
@@ -244,7 +251,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="coordinator_v5/transaction_keys.py",
         old="        return holder.state if holder.state.record.begins < asked.number else None\n",
         new="        return holder.state if holder.state.record.begins <= asked.number else None\n",
-        tests=(f"{KEYS}test_the_same_begin_again_behind_the_end_of_its_transaction_is_told_that",),
+        tests=(KEYED_BEGINS + "test_the_same_begin_again_behind_the_end_of_its_transaction_is_told_that",),
         why_tests=ROW,
     ),
     Mutant(
@@ -290,7 +297,10 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/pipeline.py",
         old="        self._refusal = error\n        self.refuse_held(error)\n        waiting",
         new="        self._refusal = error\n        waiting",
-        tests=(f"{SEALING}test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more",),
+        tests=(
+            SENDS_DURING_A_SEAL
+            + "test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more",
+        ),
         why_tests=ROW,
     ),
     Mutant(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
+
 NO_TIMES = "the simulation owes nobody what is older than the time that was asked for"
 NO_CLOCKS = "the simulation's clocks do not run minutes ahead, and it lasts no week"
 STAMPS_AHEAD = (
@@ -86,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="coordinator_v5/collector.py",
         old="if outcomes.mod_revision and outcomes.touched_ms > now_ms:",
         new="if outcomes.mod_revision and outcomes.touched_ms < 0:",
-        tests=("tests/coordinator_v5/test_collection.py::test_a_block_touched_in_the_future_holds_back_no_other",),
+        tests=(OUTCOME_BLOCKS + "test_a_block_touched_in_the_future_holds_back_no_other",),
         why_tests=NO_CLOCKS,
     ),
 )

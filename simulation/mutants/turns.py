@@ -8,6 +8,9 @@ from typing import Final
 
 from simulation.mutants.mutant import Mutant
 
+CUT_ANSWERS = "tests/segments/controller/test_cut_answers.py::"
+FOLLOWED_REVISIONS = "tests/watchers/test_followed_revisions.py::"
+
 WHY: Final = "a run would have to come to a second turn of it, and be disturbed just there"
 
 MUTANTS = (
@@ -230,9 +233,7 @@ MUTANTS = (
         file="watchers/decisions.py",
         old="            if not loading:\n",
         new="            if not self.early:\n",
-        tests=(
-            "tests/watchers/test_decisions.py::test_who_was_loading_as_it_was_looked_what_is_held_has_not_been_read_for",
-        ),
+        tests=(FOLLOWED_REVISIONS + "test_who_was_loading_as_it_was_looked_what_is_held_has_not_been_read_for",),
         why_tests=WHY,
     ),
     Mutant(
@@ -242,7 +243,7 @@ MUTANTS = (
         file="watchers/decisions.py",
         old="            if record.key in self._held:\n                self._decided(record)\n        for key",
         new="            self._decided(record)\n        for key",
-        tests=("tests/watchers/test_decisions.py::test_what_is_let_go_of_while_its_header_is_read_is_passed_over",),
+        tests=(FOLLOWED_REVISIONS + "test_what_is_let_go_of_while_its_header_is_read_is_passed_over",),
         why_tests=WHY,
     ),
     Mutant(
@@ -252,9 +253,7 @@ MUTANTS = (
         file="watchers/visibility.py",
         old="        return BufferCut(end, tuple(undecided)",
         new="        return BufferCut(self._last_confirmed, tuple(undecided)",
-        tests=(
-            "tests/segments/controller/test_cut.py::test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight",
-        ),
+        tests=(CUT_ANSWERS + "test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight",),
         why_tests=WHY,
     ),
     Mutant(
@@ -264,9 +263,7 @@ MUTANTS = (
         file="watchers/visibility.py",
         old="            pinning.pop()\n",
         new="            continue\n",
-        tests=(
-            "tests/segments/controller/test_cut.py::test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight",
-        ),
+        tests=(CUT_ANSWERS + "test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight",),
         why_tests=WHY,
     ),
     Mutant(
@@ -276,9 +273,7 @@ MUTANTS = (
         file="watchers/visibility.py",
         old="            aborted += ((txn_id, None) for txn_id, last in txns if last > resolved and txn_id not in undecided)\n",
         new="            aborted += ((one, None) for one, last in txns if last > resolved and one not in undecided and one in self._aborted)\n",
-        tests=(
-            "tests/segments/controller/test_cut.py::test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight",
-        ),
+        tests=(CUT_ANSWERS + "test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight",),
         why_tests=WHY,
     ),
     Mutant(

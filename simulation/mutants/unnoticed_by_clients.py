@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+ANNOUNCING = "tests/txnclient/transactions/test_announcing.py::"
+CONSUMER_ACKS = "tests/txnclient/consuming/test_consumer_acks.py::"
+WAITING_FOR_ROOM = "tests/txnclient/producing/test_waiting_for_room.py::"
+
 CLIENT = "tests/txnclient/"
 LATE = "one seed in some hundreds makes a client hear so late"
 UNTRIED = "the test was made for it, no seed was looked for"
@@ -75,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/consuming/acks.py",
         old="        for batch in [*gathered.values(), *self._unanswered]:\n",
         new="        for batch in list(self._unanswered):\n",
-        tests=(f"{CLIENT}consuming/test_consumer.py::test_closing_fails_acks_that_have_not_left_yet",),
+        tests=(CONSUMER_ACKS + "test_closing_fails_acks_that_have_not_left_yet",),
         why_tests=UNTRIED,
     ),
     Mutant(
@@ -85,10 +89,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/transactions/coordinators.py",
         old="        if link.closed:\n            self._stirred.set()\n",
         new="",
-        tests=(
-            f"{CLIENT}transactions/test_transactions.py::"
-            "test_a_transaction_whose_begin_was_the_last_answer_of_its_connection_is_announced",
-        ),
+        tests=(ANNOUNCING + "test_a_transaction_whose_begin_was_the_last_answer_of_its_connection_is_announced",),
         why_tests="the abort of an open transaction is no finding by itself",
     ),
     Mutant(
@@ -98,10 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/producer_impl.py",
         old="[ask.failure for ask in asks] + [batch.failure for batch in batches]",
         new="[batch.failure for batch in batches]",
-        tests=(
-            f"{CLIENT}producing/test_careless_sends.py::"
-            "test_a_flush_raises_what_has_waited_for_room_in_vain_where_all_else_is_stored",
-        ),
+        tests=(WAITING_FOR_ROOM + "test_a_flush_raises_what_has_waited_for_room_in_vain_where_all_else_is_stored",),
         why_tests="whoever sends there hears of its own send",
     ),
     Mutant(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
+
 SESSIONS = "tests/coordinator_v5/test_sessions.py::"
 TAKE_OVER = "tests/coordinator_v5/test_takeover.py::"
 COLLECTION = "tests/coordinator_v5/test_collection.py::"
@@ -33,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            self._blocks[tc.tcid].append(block)\n"
         ),
         new="",
-        tests=(COLLECTION + "test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well",),
+        tests=(OUTCOME_BLOCKS + "test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well",),
         why_tests="it lasts no week",
     ),
     Mutant(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+WAITING_FOR_ROOM = "tests/txnclient/producing/test_waiting_for_room.py::"
+
 INBOX = "tests/txnclient/consuming/test_inbox.py::"
 OFFSETS = "tests/spark/shared/test_offsets.py::"
 NO_SEEDS = "not looked for with seeds: nothing wrong is read, somebody waits or lacks something"
@@ -67,10 +69,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/buffer.py",
         old="            self._give_up(ask)\n        self._give_soon()\n",
         new="            self._give_up(ask)\n",
-        tests=(
-            "tests/txnclient/producing/test_careless_sends.py::"
-            "test_c3_a_send_whose_transaction_aborts_while_it_waits_lets_the_next_one_in",
-        ),
+        tests=(WAITING_FOR_ROOM + "test_c3_a_send_whose_transaction_aborts_while_it_waits_lets_the_next_one_in",),
         why_tests=NO_SEEDS,
     ),
     Mutant(

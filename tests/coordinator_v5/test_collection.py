@@ -11,6 +11,7 @@ import pytest
 
 from coordinator_v5.collector import TRIED_AT_ONCE
 from coordinator_v5.settings import CoordinatorSettings
+from tests.coordinator_v5.decided import check_outcomes, run_transactions
 from tests.coordinator_v5.processes import (
     LANDS_LATE,
     LOST_AFTER,
@@ -28,31 +29,11 @@ from txnstore import keys, records
 from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, AbortedRecord, GcHorizon, Op
 from txnstore.store import Commit, CommitVerdict, Delete, EventKind, KeyValue, Put, RangeResult
-from txnstore.writes.collection_transitions import block_of, read_horizon, read_outcomes
+from txnstore.writes.collection_transitions import read_horizon
 from txnstore.writes.op_transitions import plan_ack_op
 from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
 from txnwire.turns import turns_divided_by
-
-WEEK_MS = 7 * 24 * 3_600_000
-
-
-async def run_transactions(process: Process, count: int, *, tcid: int = 0) -> dict[TxnId, str]:
-    """Begin and end `count`, every third aborted; what was decided."""
-    decided: dict[TxnId, str] = {}
-    for at in range(0, count, 50):
-        begun = await asyncio.gather(*(process.coordinator.begin(tcid) for _ in range(min(50, count - at))))
-        for number, one in enumerate(begun):
-            decision = await process.coordinator.end(one.txn_id, commit=number % 3 != 0)
-            decided[one.txn_id] = decision.state
-    return decided
-
-
-async def check_outcomes(process: Process, decided: dict[TxnId, str]) -> None:
-    for txn_id, state in decided.items():
-        block = process.record(keys.outcome_block(txn_id))
-        outcomes = read_outcomes(txn_id.tcid, block_of(txn_id.counter), block)
-        assert outcomes.state_of(txn_id.counter) == state
 
 
 @virtual_time
@@ -351,109 +332,6 @@ async def test_e2_a_collection_of_unknown_outcome_loses_nothing(fate: Fate, skip
     await until(lambda: not headers(etcd))
     await check_outcomes(process, decided)
     await until(lambda: process.coordinator.statistics().retained == 0)
-    await process.close()
-
-
-@virtual_time
-async def test_outcome_blocks_expire_after_seven_days_untouched() -> None:
-    etcd = fresh_etcd()
-    settings = CoordinatorSettings(tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0)
-    process = await Process(etcd, "one", settings).start()
-    old = await run_transactions(process, 3)
-    await until(lambda: not headers(etcd), within_s=300.0)
-    process.clock.step_ms = WEEK_MS - 120_000
-    await asyncio.sleep(60)
-    await check_outcomes(process, old)
-    assert await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=300.0) < 90
-    await process.close()
-
-
-@virtual_time
-async def test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well() -> None:
-    """They are listed once, and a coordinator may own an id for months."""
-    etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    process = await Process(etcd, "one", settings).start()
-    await asyncio.sleep(15)  # there are none yet
-    await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
-    process.clock.step_ms = 700_000
-    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=60)
-    await process.close()
-
-
-@virtual_time
-async def test_a_block_touched_in_the_future_holds_back_no_other_and_goes_in_its_time_here() -> None:
-    """One stamp of a clock that ran ten years ahead kept all outcomes behind it for as long."""
-    etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    process = await Process(etcd, "one", settings).start()
-    process.clock.step_ms = 520 * WEEK_MS
-    ahead = await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
-    await process.close()
-    process = await Process(etcd, "two", settings).start()
-    later = await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
-    blocks = within(etcd, keys.TXN_OUTCOME)
-    assert len(blocks) == 2
-    await asyncio.sleep(500)
-    await check_outcomes(process, ahead | later)
-    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=300)
-    await process.close()
-
-
-@virtual_time
-async def test_a_block_touched_in_the_future_holds_back_no_other() -> None:
-    etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    process = await Process(etcd, "one", settings).start()
-    process.clock.step_ms = 520 * WEEK_MS
-    ahead = await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
-    await process.close()
-    process = await Process(etcd, "two", settings).start()
-    await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
-    process.clock.step_ms = 700_000
-    await until(lambda: len(within(etcd, keys.TXN_OUTCOME)) == 1, within_s=60)
-    await check_outcomes(process, ahead)
-    await process.close()
-
-
-@virtual_time
-async def test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it() -> None:
-    etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    for name in ("one", "two"):  # a successor takes ids of its own, so a block of its own
-        process = await Process(etcd, name, settings).start()
-        await run_transactions(process, 1)
-        await until(lambda: not headers(etcd))
-        if name == "one":
-            await process.close()
-    first, _ = within(etcd, keys.TXN_OUTCOME)
-    etcd.mvcc.commit([Commit(puts=(Put(first.key, b"not an outcome block"),))])
-    process.clock.step_ms = 700_000
-    await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == [first.key], within_s=60)
-    await process.close()
-
-
-@virtual_time
-async def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> None:
-    etcd = fresh_etcd()
-    process = await Process(etcd, "one", CoordinatorSettings(tcids=2, id_block=128)).start()
-    decided = await run_transactions(process, 5_000)
-    decided |= await run_transactions(process, 50, tcid=1)
-    await until(lambda: not headers(etcd), within_s=120)
-    await check_outcomes(process, decided)
     await process.close()
 
 

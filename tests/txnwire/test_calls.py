@@ -8,14 +8,13 @@ import gc
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
+from tests.txnwire.calling import Pushes, TestServer, TestService, open_caller, send, send_ok
 from tests.txnwire.test_grpc_transport import echo_process
 from tests.waiting import idle, until
 from txnwire import errors
-from txnwire.calls import Caller, Handler, Peer, serve_connection
-from txnwire.clock import SystemClock
+from txnwire.calls import Caller, Peer
 from txnwire.errors import (
     ConnectionLost,
     InternalError,
@@ -25,126 +24,9 @@ from txnwire.errors import (
     Timeout,
     TxnError,
 )
-from txnwire.grpc_transport import GrpcListener, GrpcTransport
-from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import MAX_COMMAND_BYTES, MAX_ENTRY_BYTES, PROTOCOL_VERSION
-from txnwire.serving import Authenticate, Service
+from txnwire.protocol import MAX_COMMAND_BYTES, MAX_ENTRY_BYTES
 from txnwire.stream import StreamConnection
-
-CLOCK = SystemClock()
-HELLO = pb.Hello(client_name="tests", session_id=b"session")
-
-
-def send(sequence_id: int, size: int = 0) -> pb.Command:
-    return pb.Command(send=pb.Send(sequence_id=sequence_id, entry=bytes(size)))
-
-
-def send_ok(command: pb.Command) -> pb.Command:
-    return pb.Command(send_ok=pb.SendOk(entry_id=command.send.sequence_id))
-
-
-class TestService:
-    """Handlers are set by each test; what happens to peers is kept."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        self.handlers: dict[str, Handler] = {"send": lambda _peer, command: send_ok(command)}
-        self.peers: list[Peer] = []
-        self.events: list[str] = []
-
-    def disconnected(self, peer: Peer) -> None:
-        self.peers.append(peer)
-        self.events.append("disconnected")
-
-
-class TestServer:
-    """A listener that serves with these services; the connections it has accepted are kept."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        self.services: list[Service] = []
-        self.authenticate: Authenticate | None = None
-        self.connections: list[Connection] = []
-        self.served = 0
-        self.listener: GrpcListener | None = None
-
-    @property
-    def address(self) -> str:
-        assert self.listener is not None
-        return self.listener.address
-
-    async def __call__(self, connection: Connection) -> None:
-        self.connections.append(connection)
-        await serve_connection(
-            connection,
-            self.services,
-            server_id="server-1",
-            roles=["coordinator", "broker"],
-            incarnation="abc",
-            clock=CLOCK,
-            authenticate=self.authenticate,
-        )
-        self.served += 1
-
-
-@pytest.fixture
-def service() -> TestService:
-    return TestService()
-
-
-@pytest.fixture
-async def server(service: TestService) -> AsyncIterator[TestServer]:
-    server = TestServer()
-    server.services.append(service)
-    server.listener = await GrpcTransport(CLOCK).listen("127.0.0.1:0", server)
-    yield server
-    await server.listener.close()
-
-
-class Pushes:
-    """What a caller was told unasked; `take` may be replaced."""
-
-    def __init__(self) -> None:
-        self.commands: list[pb.Command] = []
-        self.reasons: list[TxnError] = []
-        self.take: Callable[[pb.Command], object] = self.commands.append
-
-
-@pytest.fixture
-def pushes() -> Pushes:
-    return Pushes()
-
-
-def pushes_to(pushes: Pushes) -> Callable[[pb.Command], None]:
-    def take(command: pb.Command) -> None:
-        pushes.take(command)
-
-    return take
-
-
-async def open_caller(address: str, pushes: Pushes, hello: pb.Hello = HELLO, timeout_s: float = 10.0) -> Caller:
-    return await Caller.open(
-        GrpcTransport(CLOCK),
-        address,
-        hello,
-        clock=CLOCK,
-        on_push=pushes_to(pushes),
-        on_closed=pushes.reasons.append,
-        timeout_s=timeout_s,
-    )
-
-
-@pytest.fixture
-async def caller(server: TestServer, pushes: Pushes) -> AsyncIterator[Caller]:
-    caller = await open_caller(server.address, pushes)
-    yield caller
-    await caller.close()
-
-
-# ---- requests and replies ---------------------------------------------------------------------------------------
 
 
 async def test_every_request_gets_its_own_reply(caller: Caller) -> None:
@@ -523,16 +405,6 @@ async def test_every_service_hears_of_a_disconnect_even_if_one_fails(server: Tes
     assert [log["event"] for log in logs if log["log_level"] == "error"] == ["disconnected_failed"]
 
 
-async def test_a_peer_is_known_by_its_hello(caller: Caller, server: TestServer, service: TestService) -> None:
-    await caller.close()
-    await until(lambda: bool(service.peers))
-    (peer,) = service.peers
-    assert (peer.session_id, peer.client_name, peer.owner) == (b"session", "tests", "anonymous")
-    assert peer.address.startswith("127.0.0.1:")
-    assert (caller.hello_ok.server_id, list(caller.hello_ok.roles)) == ("server-1", ["coordinator", "broker"])
-    assert caller.hello_ok.incarnation == "abc"
-
-
 @pytest.mark.process
 async def test_a_server_killed_in_the_middle_fails_all_that_wait() -> None:
     async with echo_process() as (process, address):
@@ -552,215 +424,9 @@ async def test_a_server_killed_in_the_middle_fails_all_that_wait() -> None:
 # ---- the handshake ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("hello", "named"),
-    [
-        (
-            pb.Hello(protocol_version=99, client_name="old", session_id=b"s"),
-            f"protocol version 99 of client 'old': this server speaks {PROTOCOL_VERSION}",
-        ),
-        (pb.Hello(session_id=b""), "session id of 0 bytes"),
-        (pb.Hello(session_id=bytes(65)), "session id of 65 bytes"),
-    ],
-    ids=["version", "no session", "long session"],
-)
-async def test_a_hello_that_will_not_do_is_refused_with_the_reason(
-    server: TestServer, service: TestService, hello: pb.Hello, named: str
-) -> None:
-    for _ in range(5):
-        with pytest.raises(InvalidArgument, match=named):
-            await open_caller(server.address, Pushes(), hello)
-    await until(lambda: server.served == 5)
-    assert service.events == []
-
-
-async def test_a_command_before_hello_is_refused(server: TestServer, service: TestService) -> None:
-    connection = await GrpcTransport(CLOCK).connect(server.address, timeout_s=10)
-    connection.send_nowait(pb.Command(request_id=5, ping=pb.Ping()))
-    (reply,) = await connection.receive()
-    assert (reply.request_id, reply.error.message) == (5, "the first command is ping: expected hello")
-    with pytest.raises(ConnectionLost):
-        await connection.receive()
-    await connection.close()
-
-
-async def test_commands_right_behind_hello_are_served(server: TestServer) -> None:
-    connection = await GrpcTransport(CLOCK).connect(server.address, timeout_s=10)
-    hello = pb.Hello(protocol_version=PROTOCOL_VERSION, session_id=b"s")
-    connection.send_nowait(pb.Command(request_id=1, hello=hello))
-    connection.send_nowait(pb.Command(request_id=2, ping=pb.Ping()))
-    replies: list[int] = []
-    while len(replies) < 2:
-        replies += [reply.request_id for reply in await connection.receive()]
-    assert replies == [1, 2]
-    await connection.close()
-
-
-async def test_authentication_names_the_owner_or_refuses(server: TestServer, service: TestService) -> None:
-    async def authenticate(hello: pb.Hello) -> str:
-        if hello.token != "right":
-            raise errors.Unauthorized("the token is not valid")
-        return "alice"
-
-    server.authenticate = authenticate
-    with pytest.raises(errors.Unauthorized, match="not valid"):
-        await open_caller(server.address, Pushes(), pb.Hello(session_id=b"s", token="wrong"))
-    caller = await open_caller(server.address, Pushes(), pb.Hello(session_id=b"s", token="right"))
-    await caller.close()
-    await until(lambda: bool(service.peers))
-    assert service.peers[0].owner == "alice"
-
-
-async def test_a_handshake_that_does_not_end_fails_in_time(server: TestServer) -> None:
-    async def authenticate(_hello: pb.Hello) -> str:
-        await asyncio.Event().wait()
-        return ""
-
-    server.authenticate = authenticate
-    with pytest.raises(ConnectionLost, match=r"did not answer the handshake within 0\.2 s"):
-        await open_caller(server.address, Pushes(), timeout_s=0.2)
-
-
-async def test_a_client_that_says_nothing_is_refused_in_time(
-    server: TestServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("txnwire.serving.HANDSHAKE_TIMEOUT_S", 0.1)
-    connection = await GrpcTransport(CLOCK).connect(server.address, timeout_s=10)
-    (reply,) = await connection.receive()
-    assert reply.error.message == "no hello within 0.1 s"
-    await connection.close()
-
-
-@pytest.mark.parametrize(
-    ("answer", "named"),
-    [
-        (pb.Command(request_id=1, hello_ok=pb.HelloOk(protocol_version=9)), "speaks protocol version 9"),
-        (pb.Command(request_id=1, ok=pb.Ok()), "answered hello with ok"),
-    ],
-    ids=["version", "nonsense"],
-)
-async def test_a_server_that_answers_hello_otherwise_is_refused(answer: pb.Command, named: str) -> None:
-    async def serve(connection: Connection) -> None:
-        await connection.receive()
-        connection.send_nowait(answer)
-        await connection.receive()
-
-    listener = await GrpcTransport(CLOCK).listen("127.0.0.1:0", serve)
-    with pytest.raises(InvalidArgument, match=named):
-        await open_caller(listener.address, Pushes())
-    await listener.close()
-
-
 async def test_two_services_for_one_command_are_a_mistake_of_ours(server: TestServer, service: TestService) -> None:
     server.services.append(TestService())
     with capture_logs() as logs, pytest.raises(ConnectionLost):
         await open_caller(server.address, Pushes())
     (failure,) = [log for log in logs if log["event"] == "connection_handler_failed"]
     assert "two services handle 'send'" in failure["error"]
-
-
-# ---- bounds -----------------------------------------------------------------------------------------------------
-
-
-async def test_more_requests_than_may_be_outstanding_are_refused_at_the_caller(
-    server: TestServer, service: TestService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("txnwire.calls.MAX_OUTSTANDING_REQUESTS", 10)
-    service.handlers["send"] = lambda _peer, _command: None
-    caller = await open_caller(server.address, Pushes())
-    futures = [caller.call_nowait(send(i), timeout_s=30) for i in range(10)]
-    with pytest.raises(Overloaded, match="10 requests"):
-        caller.call_nowait(send(10), timeout_s=30)
-    await caller.close()
-    await asyncio.wait(futures)
-    assert all(isinstance(future.exception(), ConnectionLost) for future in futures)
-
-
-async def test_a_peer_with_too_many_unanswered_requests_is_disconnected_and_told_why(
-    server: TestServer, service: TestService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("txnwire.serving.MAX_OUTSTANDING_REQUESTS", 10)
-    service.handlers["send"] = lambda _peer, _command: None
-    caller = await open_caller(server.address, Pushes())
-    with capture_logs() as logs:
-        futures = [caller.call_nowait(send(i), timeout_s=30) for i in range(11)]
-        results = await asyncio.gather(*futures, return_exceptions=True)
-        await until(lambda: server.served == 1)
-    assert [type(result) for result in results] == [ConnectionLost] * 11
-    assert "ended by it: 11 requests are unanswered" in str(caller.reason)
-    assert "peer_disconnected" in [log["event"] for log in logs]
-    await caller.close()
-
-
-async def test_a_client_that_does_not_read_is_disconnected(
-    server: TestServer, service: TestService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("txnwire.serving.MAX_PENDING_BYTES", 4_000_000)
-
-    async def flood(peer: Peer) -> pb.Command | None:
-        while not peer.closed:
-            peer.push(send(0, 1_000_000))
-            await asyncio.sleep(0)
-        return None
-
-    service.handlers["send"] = lambda peer, _command: flood(peer)
-    connection = await GrpcTransport(CLOCK).connect(server.address, timeout_s=10)
-    hello = pb.Hello(protocol_version=PROTOCOL_VERSION, session_id=b"s")
-    with capture_logs() as logs:
-        connection.send_nowait(pb.Command(request_id=1, hello=hello))
-        connection.send_nowait(pb.Command(request_id=2, send=pb.Send()))
-        await until(lambda: server.served == 1)
-    assert service.events == ["disconnected"]
-    (reason,) = [log["reason"] for log in logs if log["event"] == "peer_disconnected"]
-    assert "does not read" in reason
-    await connection.close()
-
-
-async def test_a_server_that_does_not_read_loses_its_caller(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("txnwire.calls.MAX_PENDING_BYTES", 4_000_000)
-    let_go = asyncio.Event()
-
-    async def serve(connection: Connection) -> None:
-        await connection.receive()
-        connection.send_nowait(pb.Command(request_id=1, hello_ok=pb.HelloOk(protocol_version=PROTOCOL_VERSION)))
-        await let_go.wait()
-
-    listener = await GrpcTransport(CLOCK).listen("127.0.0.1:0", serve)
-    pushes = Pushes()
-    caller = await open_caller(listener.address, pushes)
-    waiting = caller.call_nowait(send(0), timeout_s=30)
-
-    async def flood() -> None:
-        while True:
-            caller.push(send(0, 1_000_000))
-            await asyncio.sleep(0)
-
-    with caplog.at_level("WARNING", "txnclient.wire"), pytest.raises(ConnectionLost, match="does not read"):
-        await asyncio.wait_for(flood(), 20)
-    with pytest.raises(ConnectionLost, match="does not read"):
-        await waiting
-    assert isinstance(caller.reason, Overloaded)
-    assert "does not read what it is sent" in caplog.text
-    await caller.close()
-    let_go.set()
-    await listener.close()
-
-
-async def test_drain_holds_a_bulk_sender_back(server: TestServer, service: TestService) -> None:
-    """A sender that drains never reaches the bound, however much it sends."""
-    caller = await open_caller(server.address, Pushes())
-    futures = []
-    for i in range(100):
-        futures.append(caller.call_nowait(send(i, 1_000_000), timeout_s=60))
-        await caller.drain(2_000_000)
-        assert caller.pending_bytes <= 2_000_000
-    await asyncio.gather(*futures)
-    await caller.close()
-
-
-@pytest.fixture(autouse=True)
-def fresh_loggers() -> None:
-    """`capture_logs` reaches only loggers that are not cached."""
-    structlog.configure(cache_logger_on_first_use=False)

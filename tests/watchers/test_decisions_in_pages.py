@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.waiting import until
+from tests.watchers.decision_watch import Late
 from tests.watchers.headers import Notes, begin, end
-from tests.watchers.test_decisions import Late
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnwire.clock import SystemClock

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.watchers.test_visibility import SEGMENT, W1, W2, W3, A, B, C, abort, at, commit, fresh, write
+from tests.watchers.buffered import SEGMENT, W1, W2, W3, A, B, C, abort, at, fresh, write
+from tests.watchers.test_visibility import commit
 from txnwire.ids import Position
 from txnwire.turns import at_once
 from watchers.visibility import AbortedKey, TransactionBuffer

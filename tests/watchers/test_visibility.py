@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.watchers.buffered import SEGMENT, W1, W2, W3, A, B, C, abort, at, fresh, write
 from txnwire.errors import ExpiredTransaction, InternalError, TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.outcomes import Decision
 from watchers.visibility import TransactionBuffer
 
-SEGMENT = "public/default/orders/0000-ffff-0"
-A, B, C = TxnId(0, 1), TxnId(0, 2), TxnId(3, 1)
-W1, W2, W3 = 0x11, 0x22, 0x33
-
-
-def at(entry_id: int, ledger_id: int = 1) -> Position:
-    return Position(ledger_id, entry_id)
-
 
 def commit(txn_id: TxnId, revision: int = 100, writers: frozenset[int] | None = None) -> Decision:
     return Decision(txn_id, True, revision, writers)
-
-
-def abort(txn_id: TxnId, revision: int = 100, reason: str | None = "client") -> Decision:
-    return Decision(txn_id, False, revision, None, reason)
-
-
-def write(buffer: TransactionBuffer, txn_id: TxnId, entry_id: int, writer: int = 0) -> None:
-    """One write from beginning to ack."""
-    buffer.op_started(txn_id, writer)
-    buffer.appended(txn_id, writer, at(entry_id))
-    buffer.confirmed(at(entry_id))
-    assert buffer.op_finished(txn_id) is None
-
-
-def fresh() -> TransactionBuffer:
-    return TransactionBuffer(SEGMENT)
-
-
-# ---- open transactions
 
 
 def test_v1_open_transaction_holds_readers_before_its_first_entry() -> None:
@@ -347,100 +321,6 @@ def test_watermark_is_never_below_where_it_started() -> None:
 
 
 # ---- recovery
-
-
-def test_r1_scan_pins_an_open_transaction_at_its_own_first_entry() -> None:
-    buffer = TransactionBuffer(SEGMENT, watermark=at(1), last_confirmed=at(9), aborted={(B, None): at(3)})
-    buffer.loaded(A)
-    for entry_id, txn_id in ((2, C), (3, B), (5, A), (6, A)):
-        buffer.scanned(txn_id, 0, at(entry_id))
-    assert buffer.max_read_position == at(4)
-    assert buffer.is_aborted(B, 0)
-    assert not buffer.is_aborted(C, 0)
-    assert buffer.open_transactions() == (A,)
-    assert buffer.decided(abort(A)) == (abort(A), ((None, at(6)),))
-
-
-def test_r1_a_refused_op_leaves_what_was_found_of_its_transaction() -> None:
-    """A store that is full refuses it: the transaction goes on, and what a former owner has stored of it is decided."""
-    buffer = TransactionBuffer(SEGMENT, last_confirmed=at(5))
-    buffer.loaded(A)
-    buffer.scanned(A, 0, at(5))
-    buffer.op_started(A, 0)
-    assert buffer.op_refused(A) is None
-    assert buffer.holds(A)
-    assert buffer.decided(abort(A)) == (abort(A), ((None, at(5)),))
-    assert (buffer.is_aborted(A, 0), buffer.max_read_position) == (True, at(5))
-
-
-def test_r1_decided_leftover_is_filtered_before_the_first_read() -> None:
-    buffer = TransactionBuffer(SEGMENT, last_confirmed=at(5))
-    buffer.loaded(A)
-    buffer.scanned(A, 0, at(5))
-    buffer.decided(abort(A))
-    assert (buffer.is_aborted(A, 0), buffer.max_read_position) == (True, at(5))
-
-
-def test_leftover_whose_aborted_record_is_durable_already_is_not_recorded_again() -> None:
-    """Clean-up of an ownerless segment recorded it with an unknown position; narrowing that would trim it too early."""
-    buffer = TransactionBuffer(SEGMENT, last_confirmed=at(5), aborted={(A, None): None}, fenced_below=at(-1, 2))
-    buffer.loaded(A)
-    buffer.scanned(A, 0, at(5))
-    assert buffer.decided(abort(A)) == (abort(A), ())
-    assert buffer.prunable(at(-1, 2), 1) == ()
-
-
-def test_new_write_in_a_loaded_transaction_extends_its_record() -> None:
-    buffer = TransactionBuffer(SEGMENT, last_confirmed=at(5))
-    buffer.loaded(A)
-    buffer.scanned(A, 0, at(5))
-    buffer.op_started(A, 0)
-    buffer.appended(A, 0, at(0, 2))
-    buffer.confirmed(at(0, 2))
-    buffer.op_finished(A)
-    assert buffer.decided(abort(A)) == (abort(A), ((None, at(0, 2)),))
-    assert buffer.watermark == at(4)
-
-
-# ---- retention
-
-
-def test_r3_aborted_record_lives_until_its_last_entry_is_trimmed() -> None:
-    buffer = TransactionBuffer(
-        SEGMENT, aborted={(A, None): at(5), (B, W1): at(3), (C, None): None}, fenced_below=at(-1, 4)
-    )
-    assert buffer.prunable(at(3), 10) == ()
-    assert buffer.prunable(at(6), 1) == ((B, W1),)
-    assert buffer.prunable(at(6), 10) == ((B, W1), (A, None))
-    buffer.pruned([(B, W1)])
-    assert not buffer.is_aborted(B, W1)
-    assert buffer.is_aborted(A, 0)
-    assert buffer.prunable(at(6), 10) == ((A, None),)
-    buffer.pruned([(A, None)])
-    assert buffer.prunable(at(-1, 4), 10) == ()
-
-
-def test_r3_record_with_an_unknown_position_goes_with_everything_before_the_first_ledger_of_this_owner() -> None:
-    """▲ §5: only once all that is older than the ledger of an owner that fenced afterwards is trimmed."""
-    buffer = TransactionBuffer(SEGMENT, aborted={(A, None): None}, fenced_below=at(-1, 4))
-    assert buffer.prunable(at(999, 3), 10) == ()
-    assert buffer.prunable(at(0, 4), 10) == ((A, None),)
-
-
-def test_record_that_is_not_durable_yet_is_not_prunable() -> None:
-    buffer = fresh()
-    write(buffer, A, 0)
-    buffer.decided(abort(A))
-    assert buffer.prunable(at(10), 10) == ()
-    buffer.cleaned(buffer.clean_up_batch(1))
-    assert buffer.prunable(at(10), 10) == ((A, None),)
-
-
-def test_aborted_set_can_be_exported() -> None:
-    buffer = TransactionBuffer(SEGMENT, aborted={(A, None): at(5), (B, W1): at(3)}, last_confirmed=at(6))
-    write(buffer, C, 7)
-    buffer.decided(abort(C))
-    assert buffer.aborted_records() == {(A, None): at(5), (B, W1): at(3), (C, None): at(7)}
 
 
 def test_what_was_decided_earlier_is_unsettled_too_while_an_operation_is_in_flight() -> None:

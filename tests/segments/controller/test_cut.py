@@ -13,8 +13,20 @@ import pytest
 
 from segments.controller.cut import Cut, Layouts, Resolved, StartOver, Tail, read_layouts, settled_in, topic_keys
 from segments.controller.snapshots import Snapshots
-from segments.layout.topology import Topology, create_record
-from segments.owner.segment_cuts import NOTED_FOR_S, SegmentCuts
+from segments.layout.topology import Topology
+from tests.segments.controller.cut_records import (
+    LEFT,
+    ONE,
+    RIGHT,
+    TOPIC,
+    TOPOLOGY,
+    TWO,
+    R,
+    found,
+    owner_record,
+    record,
+    topic_record,
+)
 from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -26,27 +38,8 @@ from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
 from txnwire.snapshot import SegmentBounds, Snapshot
 from txnwire.turns import Steps, at_once, turns_divided_by
-from watchers.outcomes import Decision
-from watchers.visibility import CUT_AT_ONCE, TransactionBuffer
 
-TOPIC = TopicName("public", "nyc", "flights")
-TOPOLOGY = Topology(TOPIC, create_record(2, policies={}, created_ms=0))
 DELETING = Topology(TOPIC, msgspec.structs.replace(TOPOLOGY.record, deleting_ms=5))
-LEFT, RIGHT = TOPOLOGY.active_paths
-ONE, TWO = TxnId(0, 1), TxnId(0, 2)
-R = 100
-
-
-def record(key: bytes, value: msgspec.Struct, *, version: int = 1, created: int = 10, modified: int = 10) -> KeyValue:
-    return KeyValue(key, records.encode(value), version, created, modified)
-
-
-def topic_record(topology: Topology = TOPOLOGY, *, created: int = 10) -> KeyValue:
-    return record(keys.topic(TOPIC.path), topology.record, created=created)
-
-
-def owner_record(path: str, epoch: int = 20) -> KeyValue:
-    return record(keys.owner(path), OwnerRecord(broker="b", address="b:1"), created=epoch)
 
 
 def header_record(txn_id: TxnId, state: str, revision: int, writers: list[str] | None = None) -> KeyValue:
@@ -62,15 +55,6 @@ def cut(*undecided: TxnId, aborted: Sequence[tuple[TxnId, int | None]] = (), epo
         RIGHT: Tail(epochs[1], Position(1, 0)),
     }
     return Cut(read_layouts([TOPIC], [topic_record()]), resolved, R, tails)
-
-
-def found(
-    *headers: KeyValue | None,
-    topic: KeyValue | None = None,
-    right: KeyValue | None = None,
-    horizon: KeyValue | None = None,
-) -> list[KeyValue | None]:
-    return [topic or topic_record(), owner_record(LEFT), right or owner_record(RIGHT), horizon, *headers]
 
 
 def conclude(asked: Cut, read: Sequence[KeyValue | None]) -> Snapshot | StartOver:
@@ -290,8 +274,8 @@ async def test_a_split_between_the_first_question_and_the_revision_costs_no_more
     splits = [layout.record]
 
     def split() -> None:
-        for record in splits:
-            puts = [Put(keys.topic(TOPIC.path), records.encode(record))]
+        for layout_record in splits:
+            puts = [Put(keys.topic(TOPIC.path), records.encode(layout_record))]
             puts += [Put(keys.ledger(path), b"{}") for path in children if owned]
             etcd.mvcc.commit([Commit(puts=tuple(puts))])
         splits.clear()
@@ -344,153 +328,9 @@ async def test_more_transactions_than_an_answer_can_name_are_said_to_be_too_many
 # ---- a segment's answers --------------------------------------------------------------------------------------------
 
 
-class Answering:
-    """A segment's half of a cut over a buffer, with a clock to be moved."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.followed = asyncio.Event()
-        self.buffer = TransactionBuffer(LEFT)
-        self.lost: Exception | None = None
-        self.cuts = SegmentCuts(
-            LEFT, self.buffer, self, check=self.check, wait_followed=self.wait_followed, wait_s=10.0
-        )
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
-
-    def check(self) -> None:
-        if self.lost is not None:
-            raise self.lost
-
-    async def wait_followed(self, revision: int) -> None:
-        await self.followed.wait()
-
-    def write(self, txn_id: TxnId, position: Position) -> None:
-        self.buffer.op_started(txn_id, 0)
-        self.buffer.appended(txn_id, 0, position)
-        self.buffer.confirmed(position)
-        self.buffer.op_finished(txn_id)
-
-
-@virtual_time
-async def test_an_answer_waits_until_decisions_are_followed_and_nothing_decided_is_in_flight() -> None:
-    segment = Answering()
-    segment.write(ONE, Position(1, 0))
-    assert segment.cuts.begin() == Position(1, -1)
-    segment.buffer.op_started(ONE, 0)
-    answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
-    await asyncio.sleep(1)
-    assert not answering.done(), "decisions are not followed to R"
-    segment.buffer.decided(Decision(ONE, True, R - 1))
-    segment.followed.set()
-    await asyncio.sleep(1)
-    assert not answering.done(), "an entry of what is committed at R is still on its way"
-    segment.buffer.appended(ONE, 0, Position(1, 1))
-    segment.buffer.confirmed(Position(1, 1))
-    segment.buffer.op_finished(ONE)
-    segment.cuts.woken()
-    found = await answering
-    assert found == (Position(1, 1), (), ())
-
-
-@virtual_time
-async def test_an_answer_that_cannot_come_ends_by_its_time_limit_or_with_the_segment() -> None:
-    segment = Answering()
-    segment.followed.set()
-    segment.cuts.begin()
-    segment.buffer.op_started(ONE, 0)
-    segment.buffer.decided(Decision(ONE, True, R))
-    with pytest.raises(Timeout, match="operation in flight"):
-        await segment.cuts.answer(R, Position(0, -1))
-    answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
-    await asyncio.sleep(1)
-    segment.lost = NotOwner("lost")
-    segment.cuts.woken()
-    with pytest.raises(NotOwner):
-        await answering
-
-
-@virtual_time
-async def test_what_was_decided_after_r_is_named_though_it_is_applied_and_cleaned_up() -> None:
-    segment = Answering()
-    segment.followed.set()
-    segment.cuts.begin()
-    for number, txn_id in enumerate((ONE, TWO)):
-        segment.write(txn_id, Position(1, number))
-    for decision in (Decision(ONE, True, R + 1), Decision(TWO, False, R + 2)):
-        applied = segment.buffer.decided(decision)
-        assert applied is not None
-        segment.buffer.cleaned([applied])
-    found = await segment.cuts.answer(R, Position(0, -1))
-    assert found == (Position(1, 1), (ONE, TWO), ()), "aborted later is pending, not aborted"
-    found = await segment.cuts.answer(R + 1, Position(0, -1))
-    assert found.undecided == (TWO,)
-    found = await segment.cuts.answer(R + 2, Position(0, -1))
-    assert (found.undecided, found.aborted) == ((), ((TWO, None),))
-
-
-@virtual_time
-async def test_an_answer_needs_decisions_noted_since_before_r() -> None:
-    """▲ After a while they are noted no more: better no cut than one that misses what was decided meanwhile."""
-    segment = Answering()
-    segment.followed.set()
-    with pytest.raises(Timeout, match="begin it again"):
-        await segment.cuts.answer(R, Position(0, -1))
-    segment.cuts.begin()
-    segment.write(ONE, Position(1, 0))
-    segment.now_s = NOTED_FOR_S + 1
-    segment.cuts.woken()
-    segment.buffer.decided(Decision(ONE, True, R + 5))
-    segment.cuts.begin()  # another cut's: what was decided before it is not known
-    with pytest.raises(Timeout, match="begin it again"):
-        await segment.cuts.answer(R, Position(0, -1))
-    assert (await segment.cuts.answer(R + 5, Position(0, -1))).undecided == ()
-
-
-IDS = [TxnId(0, counter) for counter in range(1, 10)]
-
-
-def busy_segment() -> Answering:
-    """Eight transactions, three of them decided, and one whose entry is not confirmed yet."""
-    segment = Answering()
-    segment.followed.set()
-    segment.cuts.begin()
-    for number, txn_id in enumerate(IDS[:8]):
-        segment.write(txn_id, Position(1, number))
-    segment.buffer.decided(Decision(IDS[0], False, R))
-    segment.buffer.decided(Decision(IDS[1], True, R, frozenset({7})))
-    segment.buffer.decided(Decision(IDS[2], True, R + 1))
-    segment.buffer.op_started(IDS[8], 0)
-    segment.buffer.appended(IDS[8], 0, Position(1, 8))
-    return segment
-
-
-@pytest.mark.parametrize("turns", range(1, 10))
-@virtual_time
-async def test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_flight(turns: int) -> None:
-    """▲ Dies if anything is looked up in a later turn: what was decided after that moment would be missing, and what is
-    behind the end be told."""
-    segment = busy_segment()
-    with turns_divided_by(CUT_AT_ONCE):  # one transaction at once
-        answering = asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1)))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        assert not answering.done()
-        segment.buffer.decided(Decision(IDS[3], False, R + 2))
-        segment.buffer.decided(Decision(IDS[4], True, R + 3))
-        segment.buffer.pruned([(IDS[0], None), (IDS[1], 0)])
-        segment.buffer.forget_decisions()
-        segment.buffer.confirmed(Position(1, 8))
-        segment.write(TxnId(0, 10), Position(1, 9))
-        found = await answering
-    assert found == (Position(1, 7), (*IDS[3:8], IDS[2]), ((IDS[0], None), (IDS[1], 0)))
-
-
 SPLIT = TOPOLOGY.split(0)
+
+
 CHILDREN = (SPLIT.paths[2], SPLIT.paths[3])
 
 

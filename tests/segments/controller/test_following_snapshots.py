@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.segments.brokering import Cluster
-from tests.segments.log.test_housekeeping import ONE_ENTRY_EACH, set_policies
+from tests.segments.log.small_logs import ONE_ENTRY_EACH, set_policies
 from tests.waiting import until
 from txnclient.reading.reader import behind
 from txnwire.errors import InvalidArgument

@@ -13,7 +13,7 @@ from segments.layout.layout_transitions import plan_prune
 from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.changing import controlling, ledgers_of, topology_of
 from tests.segments.controller.test_pruning import AT_ONCE, left_of, pruning, serving_all
-from tests.segments.owner.test_sealing import begin, eventually_split, give_up, serving
+from tests.segments.owner.seals import begin, eventually_split, give_up, serving
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
 from tests.waiting import until
 from txnstore import keys

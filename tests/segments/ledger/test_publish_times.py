@@ -15,7 +15,7 @@ from segments.ledger.publish_times import STEP, Known, PublishTimes
 from segments.log.ledgers import SegmentLog
 from segments.subscription.starts import before_timestamp
 from tests.segments.brokering import TOPIC, Cluster
-from tests.segments.log.test_ledgers import stored_record, take_over, writer_of
+from tests.segments.log.segment_log import stored_record, take_over, writer_of
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import LedgerInfo, SubscriptionRecord
 from txnwire.entry import OutgoingMessage, encode_entry

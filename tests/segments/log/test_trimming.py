@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from segments.ledger.file_ledger import FileLedgerStore
-from tests.segments.log.test_ledgers import append, take_over, writer_of
+from tests.segments.log.segment_log import append, take_over, writer_of
 from txnstore.memory.memory_store import MemoryStore
 from txnwire.ids import Position
 

@@ -8,7 +8,7 @@ import pytest
 
 from segments.owner import scanning
 from tests.segments.brokering import Client, Cluster
-from tests.segments.controller.test_following_snapshots import ONE_ENTRY_EACH, set_policies
+from tests.segments.log.small_logs import ONE_ENTRY_EACH, set_policies
 from tests.waiting import until
 from txnclient.reading.entry_heads import heads_of
 from txnclient.reading.reader import behind

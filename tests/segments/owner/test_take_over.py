@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import os
-import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from segments.broker.broker import Broker
 from segments.ledger.ledger import LedgerFailed
@@ -24,27 +21,19 @@ from segments.log.dedup import Dedup
 from segments.log.retention import Retention
 from segments.log.sending import SendReply
 from segments.owner.take_over import _apply_decisions, _scan
-from tests.segments.brokering import Client, Cluster, Node
-from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up, is_write_op
+from tests.segments.brokering import Cluster
+from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up
+from tests.segments.owner.owner_clients import connected
 from tests.waiting import until
 from txnstore import keys, records
-from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
-from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import AbortedRecord, LedgerRecord
-from txnstore.store import Commit, Delete, MetadataStore
-from txnwire.clock import SystemClock
+from txnstore.store import Commit, Delete
 from txnwire.entry import OutgoingMessage, encode_entry
-from txnwire.errors import DataCorrupt, NotOwner, TxnConflict, TxnError
+from txnwire.errors import DataCorrupt, NotOwner
 from txnwire.ids import EARLIEST, Position, TxnId
-from txnwire.proto import txn_pb2 as pb
 from watchers.outcomes import Decision
 from watchers.recovery import SegmentState
 from watchers.visibility import AbortedKey, TransactionBuffer
-
-
-async def connected(cluster: Cluster, broker_id: str = "b1") -> tuple[Node, Client]:
-    node = await cluster.start(broker_id)
-    return node, await cluster.connect(node)
 
 
 async def test_r1_after_restarts_committed_is_seen_aborted_is_not_and_open_holds_at_its_first_entry(
@@ -256,108 +245,6 @@ def _is_ledger_of(path: Path, segment: str) -> bool:
     return path.is_file() and descriptor in str(path) and path.stat().st_size > 1_000
 
 
-async def test_l3_a_paused_owner_wakes_to_a_refusal_and_its_entry_is_never_read(cluster: Cluster) -> None:
-    gate_stores(cluster)
-    cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
-    [segment] = await cluster.create_topic()
-    old, client = await connected(cluster, "old")
-    ledgers: GatedLedgers = old.ledgers  # type: ignore[assignment]
-    store: GatedStore = old.store  # type: ignore[assignment]
-    producer = await client.producer(segment)
-    txn = await cluster.begin()
-    await producer.send("acked", txn=txn)
-    ledgers.hold()
-    paused = producer.send_nowait("between op and append", txn=txn)
-    await until(lambda: ledgers.waiting)
-    store.hold(is_write_op)
-    unsent = producer.send_nowait("before its op", txn=txn)
-    await until(lambda: store.waiting)
-
-    # The old owner's lease is lost; a successor takes the segment over while the old one is still paused.
-    owner = await cluster.store.get(keys.owner(segment))
-    assert owner is not None
-    old.broker._main.cancel()  # type: ignore[union-attr] - it does not notice anything
-    old.broker._unsubscribe()  # type: ignore[misc]
-    await cluster.store.revoke_lease(owner.lease)
-    new, successor = await connected(cluster, "new")
-    reader = await successor.reader(segment)
-    ledgers.open()
-    store.open()
-    with pytest.raises(NotOwner):
-        await paused
-    with pytest.raises((NotOwner, TxnConflict)):
-        await unsent
-    await cluster.commit(txn)
-    await reader.wait("acked")
-    await (await successor.producer(segment)).send("sentinel", sequence_id=9, previous=0)
-    await reader.wait("acked", "sentinel")
-    assert new.broker.statistics().segments
-
-
-class SteppingClock(SystemClock):
-    """As after a pause of the whole process: time has passed, and no timer has run."""
-
-    def __init__(self) -> None:
-        self.paused_s = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.paused_s
-
-
-@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
-async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_before(
-    memory_etcd: MemoryEtcd, memory_cluster: Cluster
-) -> None:
-    cluster, clock = memory_cluster, SteppingClock()
-
-    async def make_store() -> MetadataStore:
-        return MemoryStore(memory_etcd, clock, random.Random(1))
-
-    cluster.make_store = make_store
-    [segment] = await cluster.create_topic()
-    node, client = await connected(cluster)
-    await (await client.producer(segment)).send("m")
-    reading = pb.SegmentPositions(segment=segment)
-    assert (await client.call(segment_positions=reading)).segment_positions_ok.last_confirmed.entry_id == 0
-    epoch = node.broker.segments[segment].epoch
-    clock.paused_s = 60.0
-    with pytest.raises(NotOwner):
-        await client.call(segment_positions=reading)
-    with pytest.raises(NotOwner):
-        await client.reader(segment)
-    await until(lambda: segment in node.broker.segments and node.broker.segments[segment].epoch > epoch)
-    await (await client.reader(segment)).wait("m")
-
-
-@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
-@pytest.mark.parametrize("asked", ["heads", "stream", "queue"])
-async def test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before(
-    memory_etcd: MemoryEtcd, memory_cluster: Cluster, asked: str
-) -> None:
-    """▲ That nothing follows what it knows is no answer either; nor would anybody close who attaches to it."""
-    cluster, clock = memory_cluster, SteppingClock()
-
-    async def make_store() -> MetadataStore:
-        return MemoryStore(memory_etcd, clock, random.Random(1))
-
-    cluster.make_store = make_store
-    [segment] = await cluster.create_topic()
-    _, client = await connected(cluster)
-    last = await (await client.producer(segment)).send("m")
-    await cluster.subscribe(client, segment)
-    await cluster.queue(client, segment)  # both are known to it
-    behind, end = (pb.Position(ledger_id=last.ledger_id, entry_id=last.entry_id + number) for number in (0, 9))
-    requests: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
-        "heads": lambda: client.call(scan_entries=pb.ScanEntries(segment=segment, after=behind, end=end)),
-        "stream": lambda: client.subscribe(segment),
-        "queue": lambda: client.subscribe(segment, name="jobs", type=pb.SUBSCRIPTION_TYPE_QUEUE),
-    }
-    await requests[asked]()
-    clock.paused_s = 60.0
-    with pytest.raises(NotOwner):
-        await requests[asked]()
-
-
 async def test_l4_an_op_without_an_entry_does_not_keep_its_transaction(cluster: Cluster) -> None:
     cluster.make_ledgers = GatedLedgers  # type: ignore[assignment]
     [segment] = await cluster.create_topic()
@@ -497,120 +384,6 @@ async def test_rolling_under_load_loses_and_repeats_nothing(cluster: Cluster) ->
     assert (await client.producer(segment, "p1")).last == 59
     await (await client.reader(segment)).wait(*reader.values)
     await (await cluster.subscribe(client, segment, epoch=2)).wait()
-
-
-async def test_c12_a_data_folder_that_goes_and_comes_back_costs_nothing_that_was_acked(cluster: Cluster) -> None:
-    [segment] = await cluster.create_topic()
-    node, client = await connected(cluster)
-    await cluster.start("b2")
-    producer = await client.producer(segment)
-    for number in range(3):
-        await producer.send(f"{number}")
-    folder, away = cluster.data_dir / "ledgers", cluster.data_dir / "away"
-    folder.rename(away)
-    owner = (await node.broker.segment(segment)).epoch
-    await node.crash()
-    other = cluster.nodes[0]
-
-    async def tried() -> bool:
-        found = await cluster.store.get(keys.owner(segment))
-        return found is not None and found.create_revision > owner
-
-    async with asyncio.timeout(20.0):
-        while not await tried():
-            await asyncio.sleep(0.02)
-    assert not folder.exists()
-    found = await cluster.store.get(keys.ledger(segment))
-    assert found is not None
-    assert records.decode(LedgerRecord, found.value, key=found.key).ledgers[0].closed_length is None
-    away.rename(folder)
-    await until(lambda: segment in other.broker._owned.serving, within_s=20.0)
-    reader = await (await cluster.connect(other)).reader(segment)
-    await reader.wait("0", "1", "2")
-
-
-async def test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_before_it_gives_up(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [segment] = await cluster.create_topic()
-    _, client = await connected(cluster)
-    producer = await client.producer(segment)
-    await producer.send("a")
-
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "input/output error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fdatasync", fails)
-        patched.setattr(os, "link", fails)
-        with pytest.raises(TxnError):
-            await producer.send("lost")
-
-        async def closed() -> bool:
-            found = await cluster.store.get(keys.ledger(segment))
-            assert found is not None
-            return records.decode(LedgerRecord, found.value, key=found.key).ledgers[0].closed_length == 1
-
-        async with asyncio.timeout(20.0):
-            while not await closed():
-                await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-def dead_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Call it, and from then on the disk stores nothing any more, nor takes note of where a ledger ends."""
-
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "input/output error")
-
-    with monkeypatch.context() as patched:
-
-        def die() -> None:
-            for call in ("fdatasync", "link"):
-                patched.setattr(os, call, fails)
-
-        yield die
-
-
-@pytest.mark.parametrize("etcd_is", ["full", "mute"])
-@pytest.mark.parametrize("ends", ["once etcd takes it", "as the broker closes"])
-async def test_l5_no_segment_is_given_back_before_etcd_has_taken_the_end_of_its_ledger(
-    memory_cluster: Cluster, memory_etcd: MemoryEtcd, dead_disk: Callable[[], None], etcd_is: str, ends: str
-) -> None:
-    """▲ A full one takes the deletion of the owner's key all the same, and the next owner is who asks first."""
-    cluster = memory_cluster
-    cluster.settings = replace(cluster.settings, hand_over_s=0.3)
-    gate_stores(cluster)
-    [segment] = await cluster.create_topic()
-    node, client = await connected(cluster)
-    store: GatedStore = node.store  # type: ignore[assignment]
-    producer = await client.producer(segment)
-    await producer.send("a")
-    owner = await cluster.store.get(keys.owner(segment))
-    dead_disk()
-    if etcd_is == "full":
-        memory_etcd.quota_bytes = 0
-    else:
-        store.hold(lambda commit: any(put.key == keys.ledger(segment) for put in commit.puts))
-    with capture_logs() as logs:
-        with pytest.raises(TxnError):
-            await producer.send("lost")
-        await asyncio.sleep(4 * cluster.settings.hand_over_s)
-        assert await cluster.store.get(keys.owner(segment)) == owner
-        if ends == "as the broker closes":
-            async with asyncio.timeout(5.0):
-                await node.close()
-            return
-        memory_etcd.quota_bytes, memory_etcd.no_space = DEFAULT_QUOTA_BYTES, False
-        store.open()
-        await until(lambda: list_of(memory_etcd, segment).ledgers[0].closed_length == 1)
-    assert not [one for one in logs if one["log_level"] == "error"]
-
-
-def list_of(etcd: MemoryEtcd, segment: str) -> LedgerRecord:
-    found = etcd.mvcc.get(keys.ledger(segment), 0)
-    assert found is not None
-    return records.decode(LedgerRecord, found.value, key=found.key)
 
 
 async def test_a_segment_that_is_lost_again_and_again_gives_its_cache_back_each_time(memory_cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ from segments.subscription.drained import DrainedMark
 from tests.segments.brokering import TOPIC, Client, Cluster, Consumer, Node
 from tests.segments.changing import controlling, topology_of
 from tests.segments.gates import GatedStore, gate_stores
-from tests.segments.owner.test_sealing import begin, give_up, serving
+from tests.segments.owner.seals import begin, give_up, serving
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulation.judges.history import Ack, Operation
-from tests.simulation.judges.test_checker import ALL, WROTE, A, B, C, acked, kinds, op, poll, sent
+from tests.simulation.judges.histories import ALL, WROTE, A, B, C
+from tests.simulation.judges.history_steps import acked, kinds, op, poll, sent
 from tests.simulation.planted_promises import call, plain, producer, read
 
 CLEAN: dict[str, list[Operation]] = {

@@ -11,7 +11,7 @@ import pytest
 from simulation.world.loop import SimLoop
 from simulation.world.sim_transport import Network, SimTransport
 from tests.txnwire.transport_contract import Server, TransportContract, command, take
-from tests.txnwire.waiting import eventually
+from tests.waiting import until
 from txnwire.errors import ConnectionLost
 from txnwire.ports import Connection
 
@@ -39,7 +39,7 @@ def test_the_contract(name: str) -> None:
         parts: dict[str, object] = {"transport": transport, "server": server}
         if "pair" in inspect.signature(test).parameters:
             client = await transport.connect(server.listener.address, timeout_s=10)
-            await eventually(lambda: bool(server.accepted))
+            await until(lambda: bool(server.accepted))
             parts["pair"] = (client, server.accepted[0])
         await test(**{wanted: parts[wanted] for wanted in inspect.signature(test).parameters})
         server.let_go.set()

@@ -9,7 +9,7 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.consuming.test_consumer import attached
+from tests.txnclient.consuming.attached import attached
 from tests.txnclient.consuming.test_delivered import in_turn, named
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
 from tests.waiting import until

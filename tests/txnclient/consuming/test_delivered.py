@@ -9,7 +9,7 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.consuming.test_consumer import acks, attached
+from tests.txnclient.consuming.attached import acks, attached
 from tests.txnclient.consuming.test_inbox import entry
 from tests.txnclient.scripted_server import SEGMENTS, connected
 from tests.waiting import until

@@ -10,7 +10,7 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.reading.test_reader_layouts import LEFT, RIGHT, ROOT, SPLIT, Layouts, Server, settle
+from tests.txnclient.reading.changing_layouts import LEFT, RIGHT, ROOT, SPLIT, Layouts, Server, settle
 from tests.txnclient.scripted_server import TOPIC
 from txnwire.proto import txn_pb2 as pb
 from txnwire.serving import Handler, Peer

@@ -8,12 +8,11 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.txnclient.producing.segment_of import segment_of
+from tests.txnclient.scripted_server import TOPIC, connected
 from tests.waiting import until
 from txnclient.producing import channel
-from txnwire.entry import decode_block
 from txnwire.errors import Overloaded, to_wire
-from txnwire.ids import hash_key
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_VALUE_BYTES
 
@@ -30,107 +29,15 @@ async def test_an_awaited_send_does_not_wait_for_company() -> None:
 
 
 @virtual_time
-async def test_what_is_sent_in_one_turn_is_one_entry() -> None:
-    async with connected() as (cluster, client):
-        producer = await client.producer(TOPIC)
-        ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(10)))
-        assert [one.index for one in ids] == list(range(10))
-        assert len({one.position for one in ids}) == 1
-        assert producer.last_sequence_id == 9
-        sends = [c.send for c in cluster.servers["broker:1"].commands if c.HasField("send")]
-        assert [send.count for send in sends] == [10]
-        assert decode_block(sends[0].entry).values() == [b"%d" % n for n in range(10)]
-
-
-@virtual_time
-async def test_messages_gather_while_an_earlier_entry_is_under_way() -> None:
-    async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        producer = await client.producer(TOPIC, linger_ms=3_600_000)
-        server.stall_sends = True
-        first = producer.send_nowait(b"0", key="k")
-        await until(lambda: server.seen["send"])
-        later = []
-        for number in range(5):
-            later.append(producer.send_nowait(b"%d" % number, key="k"))
-            await asyncio.sleep(0.1)
-        assert server.seen["send"] == 1
-        server.stall_sends = False
-        server.finish_sends()
-        await asyncio.gather(first, *later)
-        assert server.seen["send"] == 2
-
-
-@virtual_time
-async def test_lingering_ends() -> None:
-    async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        producer = await client.producer(TOPIC, linger_ms=20)
-        server.stall_sends = True
-        producer.send_nowait(b"0", key="k")
-        await until(lambda: server.seen["send"])
-        for _ in range(3):
-            before = server.seen["send"]
-            producer.send_nowait(b"1", key="k")
-            await asyncio.sleep(0.015)
-            assert server.seen["send"] == before
-            await asyncio.sleep(0.01)
-            assert server.seen["send"] == before + 1
-        server.stall_sends = False
-        server.finish_sends()
-        await producer.flush()
-
-
-@virtual_time
-async def test_lingering_ends_for_each_of_several_segments_in_its_time() -> None:
-    async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        producer = await client.producer(TOPIC, linger_ms=20, batch_bytes=1000, compression=None)
-        key, other = "a", next(key for key in "bcdefghij" if _segment_of(key) != _segment_of("a"))
-        server.stall_sends = True
-        for one in (key, other):
-            producer.send_nowait(b"0", key=one)
-        await until(lambda: server.seen["send"] == 2)
-        producer.send_nowait(b"1", key=key)
-        await asyncio.sleep(0.005)
-        producer.send_nowait(bytes(600), key=other)
-        await asyncio.sleep(0.005)
-        producer.send_nowait(bytes(600), key=other)  # the one before leaves full, and this one begins another
-        await asyncio.sleep(0.005)
-        assert server.seen["send"] == 3
-        await asyncio.sleep(0.010)
-        assert server.seen["send"] == 4
-        await asyncio.sleep(0.010)
-        assert server.seen["send"] == 5
-        server.stall_sends = False
-        server.finish_sends()
-        await producer.flush()
-
-
-@virtual_time
-async def test_a_full_batch_leaves_at_once_and_a_larger_message_gets_its_own() -> None:
-    async with connected() as (cluster, client):
-        producer = await client.producer(TOPIC, batch_bytes=1000, compression=None)
-        sizes = (400, 400, 400, 5000, 100)
-        await asyncio.gather(*(producer.send(bytes(size), key="k") for size in sizes))
-        counts = [c.send.count for c in cluster.servers["broker:1"].commands if c.HasField("send")]
-        assert counts == [2, 1, 1, 1]
-
-
-@virtual_time
 async def test_entries_belong_to_one_transaction_or_to_none() -> None:
     async with connected() as (cluster, client):
         producer = await client.producer(TOPIC)
         txns = [await client.begin(), await client.begin(), None]
         await asyncio.gather(*(producer.send(b"x", key="k", txn=txn) for txn in txns for _ in range(2)))
-        stored = cluster.stored[_segment_of("k")]
+        stored = cluster.stored[segment_of("k")]
         assert [(last - first, txn_id) for first, last, txn_id in stored] == [
             (1, txn.id if txn else None) for txn in txns
         ]
-
-
-def _segment_of(key: str) -> str:
-    return SEGMENTS[hash_key(key.encode()) >> 15]
 
 
 @virtual_time
@@ -138,7 +45,7 @@ async def test_a_key_chooses_the_segment_and_keyless_batches_go_round() -> None:
     async with connected() as (_cluster, client):
         producer = await client.producer(TOPIC)
         for key in ("a", "b", "c", "d"):
-            assert (await producer.send(b"x", key=key)).segment == _segment_of(key)
+            assert (await producer.send(b"x", key=key)).segment == segment_of(key)
         keyless = [(await producer.send(b"x")).segment for _ in range(4)]
         assert keyless[0] == keyless[2] != keyless[1] == keyless[3]
 
@@ -152,7 +59,7 @@ async def test_l7_a_send_whose_ack_was_lost_is_sent_again_and_stored_once() -> N
         server.lose_replies["send"] = 1
         await producer.send(b"1", key="k")
         await producer.send(b"2", key="k")
-        assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [0, 1, 2]
+        assert [first for first, *_ in cluster.stored[segment_of("k")]] == [0, 1, 2]
 
 
 @virtual_time
@@ -171,7 +78,7 @@ async def test_l7_sends_in_flight_survive_a_lost_connection_in_order() -> None:
         server.stall_sends = False
         server.finish_sends()
         ids = await asyncio.gather(*futures)
-        assert [first for first, *_ in cluster.stored[_segment_of("k")]] == list(range(5))
+        assert [first for first, *_ in cluster.stored[segment_of("k")]] == list(range(5))
         assert [one.position.entry_id for one in ids] == list(range(5))
 
 
@@ -180,7 +87,7 @@ async def test_l7_a_producer_follows_its_segment_to_another_owner() -> None:
     async with connected("broker:1", "broker:2") as (cluster, client):
         producer = await client.producer(TOPIC)
         await producer.send(b"0", key="k")
-        segment = _segment_of("k")
+        segment = segment_of("k")
         cluster.servers["broker:2"].dedups = cluster.servers["broker:1"].dedups  # recovered from the ledger
         cluster.owners[segment] = "broker:2"
         sending = asyncio.create_task(producer.send(b"1", key="k"))
@@ -210,7 +117,7 @@ async def test_l8_behind_a_refused_entry_the_others_are_sent_again_and_stored() 
         server.finish_sends()
         await asyncio.gather(*others)
         assert isinstance(refused.exception(), txnclient.TxnConflict)
-        assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [1, 2]
+        assert [first for first, *_ in cluster.stored[segment_of("k")]] == [1, 2]
 
 
 @virtual_time
@@ -261,7 +168,7 @@ async def test_a_producer_closed_by_the_broker_opens_again() -> None:
         await until(lambda: server.seen["open_producer"] == 2)
         server.finish_sends()
         await future
-        assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [0, 1]
+        assert [first for first, *_ in cluster.stored[segment_of("k")]] == [0, 1]
 
 
 @virtual_time
@@ -305,12 +212,12 @@ async def test_a_send_times_out_with_a_retriable_error_and_the_next_goes_on() ->
 async def test_a_send_times_out_while_nobody_owns_the_segment() -> None:
     async with connected(timeout=3.0) as (cluster, client):
         producer = await client.producer(TOPIC)
-        cluster.move(_segment_of("k"), "")
+        cluster.move(segment_of("k"), "")
         before = cluster.clock.monotonic()
         with pytest.raises(txnclient.Timeout, match="no owner"):
             await producer.send(b"0", key="k")
         assert 3.0 <= cluster.clock.monotonic() - before < 3.5
-        cluster.move(_segment_of("k"), "broker:1")
+        cluster.move(segment_of("k"), "broker:1")
         await producer.send(b"1", key="k")
 
 
@@ -367,7 +274,7 @@ async def test_send_many_sends_all_and_returns_their_ids_in_order() -> None:
         producer = await client.producer(TOPIC, buffer_bytes=10_000, batch_bytes=1000)
         pairs = [(f"k{n}", bytes(100)) for n in range(1000)]
         ids = await producer.send_many(pairs)
-        assert [one.segment for one in ids] == [_segment_of(key) for key, _ in pairs]
+        assert [one.segment for one in ids] == [segment_of(key) for key, _ in pairs]
         assert len(set(ids)) == 1000
         assert await producer.send_many([]) == []
 
@@ -458,7 +365,7 @@ async def test_close_sends_what_is_queued_and_terminates_although_nothing_answer
         producer = await client.producer(TOPIC)
         future = producer.send_nowait(b"x", key="k")
         await producer.close()
-        assert future.result().segment == _segment_of("k")
+        assert future.result().segment == segment_of("k")
         with pytest.raises(txnclient.InvalidArgument, match="closed"):
             await producer.send(b"y")
         stuck = await client.producer(TOPIC)
@@ -525,7 +432,7 @@ async def test_what_waits_to_be_sent_again_and_is_aborted_is_let_go_of_wherever_
         await until(lambda: server.seen["end_txn"])
         await asyncio.sleep(0.1)
         assert not aborting.done(), "what is under way may be stored yet"
-        cluster.move(_segment_of("k"), "")
+        cluster.move(segment_of("k"), "")
         server.drop_stalled()
         server.stall_sends = False
         await server.cut()
@@ -534,68 +441,6 @@ async def test_what_waits_to_be_sent_again_and_is_aborted_is_let_go_of_wherever_
         assert cluster.clock.monotonic() - before < 1.0
         with pytest.raises(txnclient.InvalidTxnState):
             await aborted
-        cluster.move(_segment_of("k"), "broker:1")
+        cluster.move(segment_of("k"), "broker:1")
         await plain
-        assert [first for first, *_ in cluster.stored[_segment_of("k")]] == [0]
-
-
-@virtual_time
-async def test_a_send_that_lingered_times_out_in_its_own_time_and_not_with_those_that_overtook_it() -> None:
-    async with connected(timeout=3.0) as (cluster, client):
-        server = cluster.servers["broker:1"]
-        producer = await client.producer(TOPIC, linger_ms=1000)
-        server.stall_sends = True
-        txn = await client.begin()
-        sent = [producer.send_nowait(b"0", key="k", txn=txn)]
-        await until(lambda: server.stalled == 1)
-        sent.append(producer.send_nowait(b"1", key="k", txn=txn))
-        before = cluster.clock.monotonic()
-        await asyncio.sleep(0.5)
-        sent.append(producer.send_nowait(b"2", key="k"))
-        await asyncio.sleep(1.0)
-        assert server.stalled == 3
-        cluster.move(_segment_of("k"), "")
-        server.drop_stalled()
-        await server.cut()
-        with pytest.raises(txnclient.Timeout):
-            await sent[1]
-        assert 3.0 <= cluster.clock.monotonic() - before < 3.1
-        assert not sent[2].done()
-        with pytest.raises(txnclient.Timeout):
-            await sent[2]
-        assert 3.5 <= cluster.clock.monotonic() - before < 3.6
-        await txn.abort()
-        assert isinstance(sent[0].exception(), txnclient.Timeout)
-
-
-@virtual_time
-async def test_what_gathers_leaves_with_the_answer_to_what_is_under_way_however_long_it_might_linger() -> None:
-    async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        producer = await client.producer(TOPIC, linger_ms=20_000)
-        server.stall_sends = True
-        sent = [producer.send_nowait(b"0", key="k")]
-        await until(lambda: server.stalled == 1)
-        sent += [producer.send_nowait(b"%d" % number, key="k") for number in (1, 2)]
-        server.stall_sends = False
-        server.finish_sends()
-        async with asyncio.timeout(1.0):
-            await asyncio.gather(*sent)
-        assert server.seen["send"] == 2
-
-
-@virtual_time
-async def test_l10_what_gathers_as_a_producer_is_fenced_is_told_as_well() -> None:
-    async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        producer = await client.producer(TOPIC, linger_ms=20_000)
-        server.stall_sends = True
-        sent = [producer.send_nowait(b"0", key="k")]
-        await until(lambda: server.stalled == 1)
-        sent.append(producer.send_nowait(b"1", key="k"))
-        (peer, producer_id), *_ = server.producers
-        closed = pb.ProducerClosed(producer_id=producer_id, error=to_wire(txnclient.ProducerFenced("a newer one")))
-        peer.push(pb.Command(producer_closed=closed))
-        async with asyncio.timeout(1.0):
-            answers = await asyncio.gather(*sent, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [txnclient.ProducerFenced] * 2
+        assert [first for first, *_ in cluster.stored[segment_of("k")]] == [0]

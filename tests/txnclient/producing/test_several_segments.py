@@ -9,7 +9,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.producing.test_moving_producer import HIGH, LOW
+from tests.txnclient.producing.rounds import LOW
+from tests.txnclient.producing.test_moving_producer import HIGH
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.waiting import until
 from txnclient.producing.bulk import PART_MESSAGES, BulkPart

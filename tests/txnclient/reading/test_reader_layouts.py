@@ -3,123 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from random import Random
-from typing import Any
 
 import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer
+from tests.txnclient.reading.changing_layouts import (
+    LEFT,
+    PATH,
+    RIGHT,
+    ROOT,
+    SPLIT,
+    attached,
+    connected,
+    end_of,
+    open_reader,
+    settle,
+)
+from tests.txnclient.scripted_server import TOPIC
 from tests.waiting import until
-from txnclient import Snapshot
 from txnclient.consuming.reader_ends import latest_ends
 from txnclient.reading.reader import behind
 from txnwire.ids import EARLIEST, MessageId, Position
-from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
-from txnwire.serving import Peer
-from txnwire.snapshot import SegmentBounds, TopicBounds
 
-PATH = TopicName.parse(TOPIC).path
-ROOT = f"{PATH}/0000-ffff-0"
-LEFT, RIGHT = f"{PATH}/0000-7fff-1", f"{PATH}/8000-ffff-2"
 AGAIN = f"{PATH}/0000-ffff-3"
 
-SPLIT = {ROOT: ("SEALED", (), (1, 2)), LEFT: ("ACTIVE", (0,), ()), RIGHT: ("ACTIVE", (0,), ())}
+
 MERGED = {
     ROOT: ("SEALED", (), (1, 2)),
     LEFT: ("SEALED", (0,), (3,)),
     RIGHT: ("SEALED", (0,), (3,)),
     AGAIN: ("ACTIVE", (1, 2), ()),
 }
-
-
-class Server(ScriptedServer):
-    """`sealed`: segments whose owner says so. `held`: last confirmed positions above what may be read."""
-
-    cluster: Layouts
-
-    def _segment_positions(self, peer: Peer, command: pb.Command) -> pb.Command:
-        path = command.segment_positions.segment
-        reply = super()._segment_positions(peer, command)
-        answer = reply.segment_positions_ok
-        answer.sealed = path in self.cluster.sealed
-        if path in self.cluster.held:
-            answer.last_confirmed.ledger_id, answer.last_confirmed.entry_id = self.cluster.held[path]
-        return reply
-
-
-class Layouts(Cluster):
-    """One topic whose layout a test changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.epoch = 1
-        self.segments: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {ROOT: ("ACTIVE", (), ())}
-        self.owners = {ROOT: "broker:1"}
-        self.sealed: dict[str, None] = {}
-        self.held: dict[str, Position] = {}
-        self.lost_id: int | None = None
-
-    async def start(self, *addresses: str) -> None:
-        self.servers["broker:1"] = Server(self, "broker:1")
-        await self.servers["broker:1"].start()
-
-    def become(self, segments: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]]) -> None:
-        self.segments, self.epoch = segments, self.epoch + 1
-        self.owners = dict.fromkeys(segments, "broker:1")
-        self.announce()
-
-    def layout(self, topic: str) -> pb.Layout:
-        layout = pb.Layout(
-            topic=topic, exists=topic == TOPIC, epoch=self.epoch, revision=self.revision, topic_revision=self.epoch
-        )
-        if self.lost_id is not None:
-            layout.lost_segment_id = self.lost_id
-        for path, (state, parents, children) in self.segments.items():
-            lo, hi, number = path.rpartition("/")[2].split("-")
-            layout.segments.add(
-                segment_id=int(number),
-                lo=int(lo, 16),
-                hi=int(hi, 16),
-                state=state,
-                parents=parents,
-                children=children,
-                owner="broker:1",
-                owner_address="broker:1",
-                path=path,
-            )
-        return layout
-
-
-@asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Layouts, Server, txnclient.Client]]:
-    cluster = Layouts()
-    await cluster.start()
-    async with txnclient.connect(
-        "txn://broker:1", transport=cluster.transport, clock=cluster.clock, random=Random(1)
-    ) as client:
-        server = cluster.servers["broker:1"]
-        assert isinstance(server, Server)
-        yield cluster, server, client
-    await cluster.stop()
-
-
-def end_of(server: ScriptedServer, segment: str, *, sealed: bool = True) -> None:
-    push = pb.EndOfSegment(consumer_id=server.consumer_of(segment), sealed=sealed)
-    server.push_to_consumer(segment, pb.Command(end_of_segment=push))
-
-
-def attached(server: ScriptedServer) -> dict[str, pb.Subscribe]:
-    return {request.segment: request for _, request in server.consumers.values()}
-
-
-async def settle() -> None:
-    """Everything that is on its way arrives."""
-    await asyncio.sleep(1.0)
 
 
 @virtual_time
@@ -184,7 +100,7 @@ async def test_v5_latest_waits_for_children_that_a_sealed_segment_must_have() ->
     async with connected() as (cluster, server, client):
         cluster.sealed[ROOT] = None  # the layout that says so has not come yet
         server.positions = {ROOT: Position(1, 0), LEFT: Position(1, 0)}
-        opening = asyncio.ensure_future(_open(client, end="latest", isolation="read_uncommitted"))
+        opening = asyncio.ensure_future(open_reader(client, end="latest", isolation="read_uncommitted"))
         await settle()
         assert not opening.done()
         cluster.become(SPLIT)
@@ -204,16 +120,11 @@ async def test_v5_latest_waits_for_children_that_a_sealed_segment_must_have() ->
 async def test_v5_a_seal_that_is_given_up_does_not_hold_a_reader_back() -> None:
     async with connected() as (cluster, _, client):
         cluster.sealed[ROOT] = None
-        opening = asyncio.ensure_future(_open(client, end="latest", isolation="read_uncommitted"))
+        opening = asyncio.ensure_future(open_reader(client, end="latest", isolation="read_uncommitted"))
         await settle()
         assert not opening.done()
         cluster.sealed.clear()
         assert (await opening).ended
-
-
-async def _open(client: txnclient.Client, **options: Any) -> txnclient.Reader:
-    reader: txnclient.Reader = await client.reader(TOPIC, **options)
-    return reader
 
 
 @virtual_time
@@ -350,161 +261,6 @@ async def test_a_topic_that_is_deleted_ends_its_readers_with_an_error() -> None:
         await server.cut()
         with pytest.raises(txnclient.TopicNotFound):
             await reader.receive()
-
-
-def snapshot(epoch: int, **segments: SegmentBounds) -> Snapshot:
-    names = {"root": ROOT, "left": LEFT, "right": RIGHT}
-    bounds = {names[name]: one for name, one in segments.items()}
-    return Snapshot(epoch * 10, {TOPIC: TopicBounds(epoch, bounds)})
-
-
-def at(entry: int, *, sealed: bool = False) -> SegmentBounds:
-    return SegmentBounds(Position(1, entry), Position(1, entry), sealed=sealed)
-
-
-@virtual_time
-async def test_x2_a_snapshot_from_before_a_split_is_read_without_its_children() -> None:
-    async with connected() as (cluster, server, client):
-        cluster.become(SPLIT)
-        async with client.reader(TOPIC, end=snapshot(1, root=at(1))) as reader:
-            await until(lambda: server.consumers)
-            server.deliver(ROOT, 1, b"parent")
-            end_of(server, ROOT, sealed=False)
-            assert [message.value async for message in reader] == [b"parent"]
-            assert server.seen["subscribe"] == 1
-
-
-@virtual_time
-async def test_x2_a_snapshot_of_a_later_layout_waits_for_it() -> None:
-    async with connected() as (cluster, server, client):
-        end = snapshot(2, root=at(1, sealed=True), left=at(0), right=SegmentBounds(EARLIEST, EARLIEST))
-        opening = asyncio.ensure_future(_open(client, start=snapshot(1, root=at(1)), end=end))
-        await settle()
-        assert not opening.done()
-        cluster.become(SPLIT)
-        reader = await opening
-        await until(lambda: server.consumers)
-        assert list(attached(server)) == [LEFT], "of the parent nothing is left to read, the other child is empty"
-        server.deliver(LEFT, 0, b"child")
-        end_of(server, LEFT, sealed=False)
-        assert [message.value async for message in reader] == [b"child"]
-
-
-GONE = {path: facts for path, facts in SPLIT.items() if path != ROOT}
-
-
-@pytest.mark.parametrize(
-    ("start", "end"),
-    [
-        (snapshot(1, root=at(1)), None),  # what came behind it there is gone
-        (None, snapshot(1, root=at(1))),  # nothing is left of it
-        (snapshot(1, root=at(1)), snapshot(2, root=at(3, sealed=True), left=at(1), right=at(1))),
-    ],
-)
-@virtual_time
-async def test_x2_what_retention_took_with_its_segment_is_not_left_out_silently(
-    start: Snapshot | None, end: Snapshot | None
-) -> None:
-    async with connected() as (cluster, _, client):
-        cluster.lost_id = 0
-        cluster.become(GONE)
-        with pytest.raises(txnclient.InvalidArgument, match="does not exist any more"):
-            await client.reader(TOPIC, start=start or "earliest", end=end)
-
-
-@virtual_time
-async def test_x2_a_segment_that_was_never_used_may_go() -> None:
-    async with connected() as (cluster, server, client):
-        cluster.become(GONE)
-        async with client.reader(TOPIC, start=snapshot(1, root=SegmentBounds(EARLIEST, EARLIEST))):
-            await until(lambda: {LEFT, RIGHT} == set(attached(server)))
-
-
-@virtual_time
-async def test_x2_segments_of_which_nothing_was_left_to_read_may_go() -> None:
-    async with connected() as (cluster, server, client):
-        cluster.become(GONE)
-        start = snapshot(2, root=at(3, sealed=True), left=at(1), right=at(1))
-        for end in (None, snapshot(2, left=at(1), right=at(2))):
-            async with client.reader(TOPIC, start=start, end=end):
-                await until(lambda: RIGHT in attached(server))
-                assert attached(server)[RIGHT].start == behind(RIGHT, Position(1, 1))
-        whole = snapshot(2, root=at(3, sealed=True), left=at(0), right=SegmentBounds(EARLIEST, EARLIEST))
-        async with client.reader(TOPIC, end=whole) as reader:
-            await until(lambda: LEFT in attached(server))
-            server.deliver(LEFT, 0, b"kept")
-            end_of(server, LEFT, sealed=False)
-            assert [message.value async for message in reader] == [b"kept"]
-
-
-@virtual_time
-async def test_x2_a_parent_on_its_way_out_of_the_graph_holds_nobody_back() -> None:
-    """Nothing is left in it and nobody serves it; a snapshot taken meanwhile does not name it."""
-    async with connected() as (cluster, server, client):
-        cluster.become(SPLIT)
-        async with client.reader(TOPIC, end=snapshot(2, left=at(0), right=at(0))):
-            await until(lambda: {LEFT, RIGHT} == set(attached(server)))
-
-
-@virtual_time
-async def test_x2_a_snapshot_of_which_a_segment_goes_while_it_is_read_is_refused() -> None:
-    """▲ The rest of it would be a part of a transaction."""
-    async with connected() as (cluster, server, client):
-        cluster.become(SPLIT)
-        end = snapshot(2, root=at(3, sealed=True), left=at(0), right=at(0))
-        async with client.reader(TOPIC, end=end) as reader:
-            await until(lambda: server.consumers)
-            server.deliver(ROOT, 0, b"first")
-            await settle()
-            cluster.become(GONE)
-            assert (await reader.receive()).value == b"first"
-            with pytest.raises(txnclient.InvalidArgument, match="does not exist any more"):
-                await reader.receive()
-
-
-EMPTY = SegmentBounds(EARLIEST, EARLIEST)
-
-
-@virtual_time
-async def test_x2_what_an_older_snapshot_found_empty_or_not_at_all_is_asked_for_from_its_very_beginning() -> None:
-    """▲ By name: the broker then refuses what retention has taken of it meanwhile. "Earliest" would pass over that."""
-    async with connected() as (cluster, server, client):
-        end = snapshot(2, root=at(1, sealed=True), left=at(3), right=at(3))
-        cluster.become(SPLIT)
-        for start in (snapshot(1, root=at(1)), snapshot(2, root=at(1, sealed=True), left=EMPTY, right=EMPTY)):
-            async with client.reader(TOPIC, start=start, end=end):
-                await until(lambda: {LEFT, RIGHT} == set(attached(server)))
-                assert attached(server)[LEFT].start == behind(LEFT, EARLIEST)
-            await settle()
-        async with client.reader(TOPIC, end=snapshot(2, left=at(3), right=at(3))):
-            await until(lambda: RIGHT in attached(server))
-            assert not attached(server)[RIGHT].start.segment, "without an older one it is read as far as it is kept"
-
-
-@pytest.mark.parametrize("attach", [False, True], ids=["before it is begun", "before it answers"])
-@virtual_time
-async def test_x2_a_segment_that_came_between_two_snapshots_and_goes_while_they_are_read_is_missed(
-    attach: bool,
-) -> None:
-    """▲ Transactions over it and its neighbours would be shown in part."""
-    async with connected() as (cluster, server, client):
-        cluster.become(SPLIT)
-        end = snapshot(2, root=at(3, sealed=True), left=at(3), right=at(3))
-        async with client.reader(TOPIC, start=snapshot(1, root=at(1)), end=end) as reader:
-            await until(lambda: server.consumers)
-            server.deliver(ROOT, 3, b"parent")
-            end_of(server, ROOT, sealed=False)
-            await settle()
-            if attach:
-                server.refuse["subscribe"] = [txnclient.NotOwner("moving")] * 50
-                assert (await reader.receive()).value == b"parent"
-                await settle()
-                cluster.become({RIGHT: SPLIT[RIGHT]})
-            else:
-                cluster.become({RIGHT: SPLIT[RIGHT]})
-                assert (await reader.receive()).value == b"parent"
-            with pytest.raises(txnclient.InvalidArgument, match="0000-7fff-1 does not exist any more"):
-                await reader.receive()
 
 
 @virtual_time

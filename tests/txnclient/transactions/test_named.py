@@ -9,7 +9,7 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.consuming.test_consumer import LEFT, acks, attached
+from tests.txnclient.consuming.attached import LEFT, acks, attached
 from tests.txnclient.scripted_server import TOPIC, connected
 from tests.waiting import until
 from txnclient import TransactionState

@@ -13,10 +13,6 @@ from tests.waiting import until
 from txnclient import TransactionState
 from txnclient.client import ABORTED_AT_ONCE
 from txnclient.transactions.transaction import transaction_impl
-from txnwire.ids import TxnId
-from txnwire.proto import txn_pb2 as pb
-
-MANY = 200_000
 
 
 @virtual_time
@@ -329,89 +325,6 @@ async def test_a_transaction_ended_by_hand_in_its_block_stays_as_it_is() -> None
 
 
 @virtual_time
-async def test_open_transactions_are_announced_on_every_new_connection_to_their_coordinator() -> None:
-    async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        assert server.announced == [[]]
-        txns = [await client.begin() for _ in range(3)]
-        await txns[0].commit()
-        await server.cut()
-        await until(lambda: len(server.announced) > 1)
-        assert sorted(server.announced[1]) == sorted(txn.id for txn in txns[1:])
-
-
-@virtual_time
-async def test_a_transaction_whose_begin_was_the_last_answer_of_its_connection_is_announced() -> None:
-    """▲ The end of that connection came before there was anything to announce, and the cluster is followed at another
-    server: nothing else connects to its coordinator within the grace."""
-    async with connected("broker:1", "broker:2") as (cluster, client):
-        home = client._session.directory.home()
-        assert home is not None
-        (away,) = cluster.servers.keys() - {home.address}
-        cluster.coordinators = {0: away}
-        cluster.announce()
-        await asyncio.sleep(0.1)
-        await (await client.begin()).abort()
-        server = cluster.servers[away]
-        server.cut_behind["new_txn"] = 1
-        txn = await client.begin()
-        assert transaction_impl(txn).link.closed
-        await until(lambda: [txn.id] in server.announced, within_s=5.0)
-
-
-@virtual_time
-async def test_open_transactions_are_announced_where_their_tcid_has_moved() -> None:
-    async with connected("broker:1", "broker:2") as (cluster, client):
-        txns = [await client.begin() for _ in range(2)]
-        cluster.coordinators = {0: "broker:2", 1: "broker:1"}
-        cluster.announce()
-        second = cluster.servers["broker:2"]
-        await until(lambda: sorted(txn.id for txn in txns) in [sorted(ids) for ids in second.announced])
-
-
-@virtual_time
-async def test_a_coordinator_that_does_not_answer_keeps_no_other_from_hearing_of_its_transactions() -> None:
-    """Its answer is waited for for seconds, and the grace of the others runs."""
-    async with connected("broker:1", "broker:2") as (cluster, client):
-        txns = []
-        for tcid, address in enumerate(cluster.servers):
-            cluster.coordinators = {tcid: address}
-            cluster.announce()
-            await asyncio.sleep(0.1)
-            txns.append(await client.begin())
-        cluster.coordinators = dict(enumerate(cluster.servers))
-        cluster.announce()
-        first, silent = cluster.servers["broker:1"], cluster.servers["broker:2"]
-        silent.ignore["announce_session"] = 1000
-        await silent.cut()
-        await until(lambda: silent.seen["announce_session"] > 2)
-        for _ in range(3):
-            told, before = len(first.announced), cluster.clock.monotonic()
-            await first.cut()
-            await until(lambda told=told: len(first.announced) > told)  # type: ignore[misc]
-            assert sorted(first.announced[-1]) == sorted(txn.id for txn in txns)
-            assert cluster.clock.monotonic() - before < 0.5
-        del silent.ignore["announce_session"]
-        await until(lambda: len(silent.announced) > 0 and len(silent.announced[-1]) == 2)
-
-
-@virtual_time
-async def test_an_announcement_is_complete_also_over_a_connection_by_another_name() -> None:
-    """A coordinator gives up what it knows of a session and does not find in its announcement."""
-    async with connected("broker:1", "broker:2") as (cluster, client):
-        cluster.coordinators = {0: "broker:1", 1: "broker:1"}
-        cluster.announce()
-        await asyncio.sleep(0.1)
-        txn = await client.begin()
-        other = cluster.servers["broker:2"]
-        while [txn.id] not in other.announced:
-            for server in cluster.servers.values():
-                await server.cut()  # until the cluster is followed over the other server
-            await asyncio.sleep(1.5)
-        assert [] not in other.announced[1:]
-
-
-@virtual_time
 async def test_a_commit_finds_its_coordinator_after_it_has_moved() -> None:
     async with connected("broker:1", "broker:2") as (cluster, client):
         txn = await client.begin()
@@ -532,24 +445,3 @@ async def test_a_client_that_closes_aborts_all_that_is_open() -> None:
         txns = [await client.begin() for _ in range(2 * ABORTED_AT_ONCE)]
         await txns[0].commit()
     assert [cluster.states[txn.id] for txn in txns] == ["COMMITTED"] + ["ABORTED"] * (len(txns) - 1)
-
-
-@virtual_time
-async def test_very_many_open_transactions_are_announced_as_they_are() -> None:
-    cluster = Cluster()
-    await cluster.start("broker:1")
-    client = await txnclient.connect("txn://broker:1", transport=cluster.transport, clock=cluster.clock)
-    server, coordinators = cluster.servers["broker:1"], client._coordinators
-    link = client._session.links.ready("broker:1")
-    assert link is not None
-    ids = [TxnId(0, counter) for counter in range(1, MANY + 1)]
-    for txn_id in ids:
-        reply = pb.NewTxnOk(txnid_most_bits=txn_id.most_bits, txnid_least_bits=txn_id.least_bits)
-        coordinators.begun(reply, link, cluster.clock.monotonic() + 60.0)
-    ended = coordinators.open_transactions[7]
-    coordinators.forget(ended)
-    _, answered = coordinators._send_announcement(link)
-    await answered
-    assert server.announced[-1] == [txn_id for txn_id in ids if txn_id != ended.id]
-    await cluster.stop()
-    await client.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.txnstore.store_contract import IN_TIME_S
+from tests.txnstore.contract_steps import IN_TIME_S
 from tests.waiting import until
 from txnstore.access.leases import KeptLease
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port

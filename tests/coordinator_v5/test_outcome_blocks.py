@@ -1,0 +1,123 @@
+"""Outcome blocks and when they expire."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinator_v5.settings import CoordinatorSettings
+from tests.coordinator_v5.decided import check_outcomes, run_transactions
+from tests.coordinator_v5.processes import (
+    Process,
+    fresh_etcd,
+    headers,
+    within,
+)
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
+from txnstore import keys
+from txnstore.store import Commit, Put
+
+WEEK_MS = 7 * 24 * 3_600_000
+
+
+@virtual_time
+async def test_outcome_blocks_expire_after_seven_days_untouched() -> None:
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0)
+    process = await Process(etcd, "one", settings).start()
+    old = await run_transactions(process, 3)
+    await until(lambda: not headers(etcd), within_s=300.0)
+    process.clock.step_ms = WEEK_MS - 120_000
+    await asyncio.sleep(60)
+    await check_outcomes(process, old)
+    assert await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=300.0) < 90
+    await process.close()
+
+
+@virtual_time
+async def test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well() -> None:
+    """They are listed once, and a coordinator may own an id for months."""
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(
+        tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+    )
+    process = await Process(etcd, "one", settings).start()
+    await asyncio.sleep(15)  # there are none yet
+    await run_transactions(process, 1)
+    await until(lambda: not headers(etcd))
+    process.clock.step_ms = 700_000
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=60)
+    await process.close()
+
+
+@virtual_time
+async def test_a_block_touched_in_the_future_holds_back_no_other_and_goes_in_its_time_here() -> None:
+    """One stamp of a clock that ran ten years ahead kept all outcomes behind it for as long."""
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(
+        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+    )
+    process = await Process(etcd, "one", settings).start()
+    process.clock.step_ms = 520 * WEEK_MS
+    ahead = await run_transactions(process, 1)
+    await until(lambda: not headers(etcd))
+    await process.close()
+    process = await Process(etcd, "two", settings).start()
+    later = await run_transactions(process, 1)
+    await until(lambda: not headers(etcd))
+    blocks = within(etcd, keys.TXN_OUTCOME)
+    assert len(blocks) == 2
+    await asyncio.sleep(500)
+    await check_outcomes(process, ahead | later)
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=300)
+    await process.close()
+
+
+@virtual_time
+async def test_a_block_touched_in_the_future_holds_back_no_other() -> None:
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(
+        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+    )
+    process = await Process(etcd, "one", settings).start()
+    process.clock.step_ms = 520 * WEEK_MS
+    ahead = await run_transactions(process, 1)
+    await until(lambda: not headers(etcd))
+    await process.close()
+    process = await Process(etcd, "two", settings).start()
+    await run_transactions(process, 1)
+    await until(lambda: not headers(etcd))
+    process.clock.step_ms = 700_000
+    await until(lambda: len(within(etcd, keys.TXN_OUTCOME)) == 1, within_s=60)
+    await check_outcomes(process, ahead)
+    await process.close()
+
+
+@virtual_time
+async def test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it() -> None:
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(
+        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+    )
+    for name in ("one", "two"):  # a successor takes ids of its own, so a block of its own
+        process = await Process(etcd, name, settings).start()
+        await run_transactions(process, 1)
+        await until(lambda: not headers(etcd))
+        if name == "one":
+            await process.close()
+    first, _ = within(etcd, keys.TXN_OUTCOME)
+    etcd.mvcc.commit([Commit(puts=(Put(first.key, b"not an outcome block"),))])
+    process.clock.step_ms = 700_000
+    await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == [first.key], within_s=60)
+    await process.close()
+
+
+@virtual_time
+async def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", CoordinatorSettings(tcids=2, id_block=128)).start()
+    decided = await run_transactions(process, 5_000)
+    decided |= await run_transactions(process, 50, tcid=1)
+    await until(lambda: not headers(etcd), within_s=120)
+    await check_outcomes(process, decided)
+    await process.close()

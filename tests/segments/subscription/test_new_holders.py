@@ -1,0 +1,134 @@
+"""A segment's new holder waits for the pending acks of its predecessor (P12)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.segments.brokering import Cluster
+from tests.segments.gates import GatedStore, gate_stores, is_ack_op
+from tests.waiting import until
+from txnwire.errors import NotAllowed, TxnConflict
+from txnwire.ids import Position
+
+
+async def test_p12_a_new_holder_waits_for_its_predecessors_pending_acks(cluster: Cluster) -> None:
+    """▲ Otherwise an abort would redeliver a message behind later ones of its key."""
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await until(lambda: consumer.closed)
+    assert isinstance(consumer.closed, NotAllowed)
+    await producer.send("d")
+    await successor.wait()
+    await cluster.abort(txn)
+    await successor.wait(*"abcd")
+
+
+async def test_p12_a_new_holder_waits_for_all_transactions_of_its_predecessor(cluster: Cluster) -> None:
+    """▲ The end of one lets nothing out that lies behind what the other one holds."""
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    first, last = await cluster.begin(), await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=last)
+    await consumer.ack(consumer.messages[1], txn=first)
+    successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await cluster.abort(first)
+    await cluster.wait_no_ops(first)
+    await producer.send("d")
+    await successor.wait()
+    await cluster.abort(last)
+    await successor.wait(*"abcd")
+
+
+async def test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused(cluster: Cluster) -> None:
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    store: GatedStore = node.store  # type: ignore[assignment]
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn = await cluster.begin()
+    store.hold(is_ack_op)
+    acking = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
+    await until(lambda: store.waiting)
+    successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await successor.wait()
+    await cluster.abort(txn)
+    store.open()
+    with pytest.raises(TxnConflict):
+        await acking
+    await successor.wait(*"abc")
+
+
+async def test_p12_a_new_holder_waits_for_each_of_its_predecessor_s_transactions(memory_cluster: Cluster) -> None:
+    """▲ The end of one of them brings back nothing of the others."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    first, second = await cluster.begin(), await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=first)
+    await consumer.ack(consumer.messages[1], txn=second)
+    successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await cluster.commit(first)
+    await cluster.wait_no_ops(first)
+    await producer.send("d")
+    await (await client.reader(segment)).wait(*"abcd")
+    await successor.wait()
+    await cluster.abort(second)
+    await successor.wait(*"bcd")
+
+
+async def test_p12_holds_across_a_restart_for_another_consumer_and_not_for_the_same(cluster: Cluster) -> None:
+    """The ack ops name their consumer, so the successor of the segment's owner knows whose acks are pending."""
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
+    for value in "abc":
+        await producer.send(value)
+    await consumer.wait(*"abc")
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await node.crash()
+    client = await cluster.connect(await cluster.start())
+    same = await cluster.subscribe(client, segment, consumer="c1", epoch=2)
+    await same.wait(*"bc")
+    other = await cluster.subscribe(client, segment, consumer="c2", epoch=3)
+    await (await client.producer(segment, "p2")).send("d")
+    await other.wait()
+    await cluster.abort(txn)
+    await other.wait(*"abcd")
+
+
+async def test_a_holder_whose_assignment_moved_on_is_closed_and_a_stale_one_is_refused(cluster: Cluster) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.subscribe(client, segment, consumer="c1", epoch=1)
+    await cluster.assign({"c2@0000000000000007": [segment]}, epoch=2)
+    await until(lambda: consumer.closed)
+    with pytest.raises(NotAllowed):
+        await client.subscribe(segment, consumer="c1", epoch=1)
+    with pytest.raises(NotAllowed):
+        await client.subscribe(segment, consumer="c2", epoch=3)
+    with pytest.raises(NotAllowed):
+        await consumer.ack(Position(1, 0))
+    await client.subscribe(segment, consumer="c2", epoch=2)
