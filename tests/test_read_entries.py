@@ -14,9 +14,9 @@ import pytest
 
 import txnclient
 import txnclient.sync
+from tests.both_topics import ORDERS, heads_of
 from tests.cluster import InProcessCluster, running_cluster
 from tests.waiting import until
-from tests.x import ORDERS, heads_of
 from txnclient import EntryHead, Snapshot, WholeEntry, WholeHeads
 from txnclient.reading.snapshot import Span
 from txnwire.errors import DataTrimmed, InvalidArgument

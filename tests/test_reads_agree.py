@@ -11,8 +11,8 @@ import pytest
 
 import txnclient
 import txnclient.sync
+from tests.both_topics import INVOICES, ORDERS, heads_of
 from tests.cluster import InProcessCluster
-from tests.x import INVOICES, ORDERS, heads_of
 from txnclient import Snapshot, WholeEntry
 from txnclient.reading.snapshot import Span
 from txnwire.ids import EARLIEST, Position

@@ -8,7 +8,8 @@ import pytest
 
 from coordinator_v5.names import Begun
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Connection, Process, in_virtual_time, open_headers, until
+from tests.coordinator_v5.processes import Connection, Process, in_virtual_time, open_headers
+from tests.waiting import until
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
 
@@ -52,8 +53,8 @@ def test_k7_a_keyed_begin_that_is_answered_once_its_id_was_lost_stays_its_client
             await asyncio.sleep(10 * GRACE_S)
             assert open_headers(etcd) == [begun.txn_id]
         coordinator.disconnected(connection)
-        assert await until(lambda: not open_headers(etcd), limit_s=GRACE_S + 2) >= GRACE_S
-        await until(lambda: coordinator.statistics().sessions == 0, limit_s=GRACE_S + 2)
+        assert await until(lambda: not open_headers(etcd), within_s=GRACE_S + 2) >= GRACE_S
+        await until(lambda: coordinator.statistics().sessions == 0, within_s=GRACE_S + 2)
         await process.close()
 
     in_virtual_time(scenario)

@@ -13,7 +13,7 @@ Theory of operation:
    slow job.
 5. An application that asks for many messages at once (`receive_many(500)`) works on them together: the window is at
    least that.
-6. An application that has asked for nothing for `GIVE_BACK_S` hangs, or has a very long job. All that waits for it is
+6. ▲ An application that has asked for nothing for `GIVE_BACK_S` hangs, or has a very long job. All that waits for it is
    given back, and it gets nothing more before it asks again. So a worker that hangs keeps what it works on, no more.
 
 What is given back was not looked at, so it comes again, to any consumer, with the same redelivery count.

@@ -6,7 +6,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import run
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected, until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.waiting import until
 
 LEFT = SEGMENTS[0]
 
