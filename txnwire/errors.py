@@ -37,7 +37,6 @@
 `retriable`: repeating the same call may succeed. `fatal`: this client, producer or consumer object cannot go on; some
 classes are always fatal, others only after `for_good`.
 `requires_abort`: the call's transaction must be aborted; then do the work again in another one.
-`requires_leave`: the call's named transaction has other writers: leave it, then begin the name again.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class TxnError(Exception):
     retriable: bool = False
     fatal: bool = False
     requires_abort: bool = False
-    requires_leave: bool = False
 
     @property
     def message(self) -> str:

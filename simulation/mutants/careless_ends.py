@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="of several failures a commit raises the first: the others may come of it (C1)",
         section="§6",
         file="txnclient/transactions/transaction_impl.py",
-        old=("        if self._failure is None:\n            self._failure = self.told(error)\n\n    def finished"),
+        old=("        if self._failure is None:\n            self._failure = error\n\n    def finished"),
         new=("        self._failure = error\n\n    def finished"),
         tests=(CARELESS_ENDS + "test_c1_of_several_failures_a_commit_raises_the_first",),
         why_tests="its judges take any failure for one",

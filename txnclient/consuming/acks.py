@@ -407,8 +407,6 @@ class FeedAcks:
         self._is_done(batch)
         self._inbox.ack_answered(batch.bits)
         txn = batch.txn
-        if txn is not None and error is not None:
-            error = txn.told(error)
         if error is None:
             if batch.epoch == self._inbox.epoch:  # after a rewind the messages are delivered and acked again
                 self._inbox.acked(batch.bits, cumulative=batch.cumulative)

@@ -429,8 +429,6 @@ class Channel:
         self._settled(batch, None, stored=True)
 
     def _fail(self, batch: Batch, error: TxnError) -> None:
-        if batch.txn is not None:
-            error = batch.txn.told(error)
         self._owner.lost(batch, batch.failed(error))
         self._settled(batch, error, stored=False)
 

@@ -108,7 +108,7 @@ class TransactionImpl:
         self.check_open("flush")
         await self._wait_flushed(self._session.deadline(timeout))
         if self._failure is not None:
-            raise again(self._failure)
+            raise _in_vain(self._failure)
 
     async def commit(
         self, *, writers: Iterable[int] | None = None, note: str | None = None, timeout: float | None = None
@@ -165,7 +165,7 @@ class TransactionImpl:
         await self._wait_flushed(deadline)
         if self._failure is None:
             return
-        failure = again(self._failure)
+        failure = _in_vain(self._failure)
         if self.name is not None:
             self._state = _OPEN
             raise failure
@@ -198,16 +198,7 @@ class TransactionImpl:
         return TxnAborted(str(error))
 
     async def _reason(self, error: TxnError, deadline: Deadline) -> TxnError:
-        return self.told(error if self._holder is None else await self._holder.expired_instead(error, deadline))
-
-    def told(self, error: TxnError) -> TxnError:
-        """`error` as its caller is told it: ▲ an abort of a named transaction would end it for all its writers, perhaps
-        the one that a conflict was lost to."""
-        if self.name is None or not error.requires_abort:
-            return error
-        told = again(error)
-        told.requires_abort, told.requires_leave = False, True
-        return told
+        return error if self._holder is None else await self._holder.expired_instead(error, deadline)
 
     async def reason(self, error: TxnError) -> TxnError:
         """What to raise for the `error` of a send or ack in it: `ExpiredTransaction` if fencing has caused it."""
@@ -438,7 +429,7 @@ class TransactionImpl:
     def failed(self, error: TxnError) -> None:
         """▲ C1: something that had to be part of it is not, or may not be: it can only abort."""
         if self._failure is None:
-            self._failure = self.told(error)
+            self._failure = error
 
     def finished(self, error: TxnError | None) -> None:
         """One started operation is done, withdrawn, or failed with `error`: then it can only abort."""
@@ -476,3 +467,11 @@ def check_transaction(txn: TransactionImpl, doing: str) -> None:
     """As `check_open`, for the application's `txn` argument: `InvalidArgument` if it belongs to another event loop."""
     txn.expect_here()
     txn.check_open(doing)
+
+
+def _in_vain(failure: TxnError) -> TxnError:
+    """What a flush or commit raises for a send or ack that has failed before. ▲ Never retriable, as the failure itself
+    may be: a caller that repeats the commit for as long as it says so would do it until the deadline."""
+    error = again(failure)
+    error.retriable, error.requires_abort = False, not error.fatal
+    return error

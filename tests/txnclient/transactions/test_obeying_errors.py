@@ -11,7 +11,7 @@ from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import TOPIC, connected
 from txnclient import TransactionState
 from txnclient.transactions.transaction import transaction_impl
-from txnwire.errors import TxnConflict
+from txnwire.errors import Timeout, TxnConflict
 from txnwire.proto import txn_pb2 as pb
 
 NAME = "job-7/42"
@@ -42,7 +42,6 @@ def test_committed_otherwise_aborted_by_another_and_used_wrongly_are_different_e
                 with pytest.raises(txnclient.TxnDecided) as decided:
                     await mine.commit(writers=[mine.writer_id])
                 assert not decided.value.requires_abort
-                assert not decided.value.requires_leave
                 assert not decided.value.retriable
             with pytest.raises(txnclient.TxnDecided):
                 await mine.commit(writers=[other.writer_id], note="second")
@@ -76,19 +75,29 @@ def test_d2_a_commit_after_the_deadline_says_that_it_was_the_deadline() -> None:
     run(scenario())
 
 
-def test_what_fails_in_a_named_transaction_asks_its_writer_to_leave_and_no_more() -> None:
-    """▲ An abort would end the winner's transaction."""
+@pytest.mark.parametrize("name", [None, NAME])
+def test_a_commit_of_what_has_failed_asks_for_an_abort_and_is_not_repeated_in_vain(name: str | None) -> None:
+    """▲ The failed send may be retriable. A caller that obeys that at the commit would repeat it until the deadline."""
 
     async def scenario() -> None:
         async with connected() as (cluster, client):
+            txn = await client.begin(name=name)
+            transaction_impl(txn).failed(Timeout("a send was not answered in time"))
+            for call in (txn.flush, txn.commit):
+                with pytest.raises(Timeout) as failed:
+                    await call()
+                assert (failed.value.retriable, failed.value.requires_abort) == (False, True)
+            assert await txn.abort() is TransactionState.ABORTED
+            assert cluster.states[txn.id] == "ABORTED"
+
+    run(scenario())
+
+
+def test_a_writer_whose_work_failed_can_leave_and_the_other_one_commits() -> None:
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
             winner, loser = await client.begin(name=NAME), await client.begin(name=NAME)
-            alone = await client.begin()
-            for txn in (loser, alone):
-                transaction_impl(txn).failed(TxnConflict("another transaction has acked it"))
-                with pytest.raises(TxnConflict) as conflict:
-                    await txn.commit()
-                flags = (conflict.value.requires_abort, conflict.value.requires_leave)
-                assert flags == ((False, True) if txn is loser else (True, False))
+            transaction_impl(loser).failed(TxnConflict("another transaction has acked it"))
             await loser.leave()
             assert cluster.states[winner.id] == "OPEN"
             await winner.commit(writers=[winner.writer_id])
