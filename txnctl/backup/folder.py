@@ -5,6 +5,7 @@ Everything here blocks, and raises plain `OSError` besides what is said.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -146,7 +147,8 @@ class BackupFolder:
     def drop_leftovers(self) -> None:
         """Delete what a kill has left half written."""
         for path in self.objects.rglob("*.tmp-*"):
-            path.unlink()
+            if path.is_file():  # a topic may be called so
+                path.unlink()
 
     # ---- files ----
 
@@ -180,6 +182,15 @@ class BackupFolder:
     def verify(self, file: CopiedFile) -> None:
         """Raises `DataCorrupt` if the content is not as the manifest says."""
         verify_file(self._object(file), size=file.size, sha256=file.sha256)
+
+    def set_aside(self, file: CopiedFile) -> None:
+        """Rename damaged content, which then counts as not there. Nothing happens on a medium that is only read."""
+        path = self._object(file)
+        try:
+            path.rename(path.with_name(f"{path.name}.damaged"))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EROFS, errno.EACCES):
+                raise
 
     def open(self, file: CopiedFile) -> BinaryIO:
         return self._object(file).open("rb")

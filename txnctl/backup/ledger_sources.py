@@ -22,6 +22,7 @@ class SourceFile(NamedTuple):
 class SourceLedger(NamedTuple):
     """The files of one ledger, in the order of `KINDS`."""
 
+    ledger_id: int
     files: tuple[SourceFile, ...]
 
     @property
@@ -29,19 +30,27 @@ class SourceLedger(NamedTuple):
         return sum(one.size for one in self.files)
 
 
-def ledgers_of(root: Path) -> Iterator[SourceLedger]:
-    """Every ledger that has its `.ledger` file: segment by segment, in each by rising id.
+def segment_folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("*/*/*/*") if path.is_dir())
+
+
+def ledgers_of(root: Path, directory: Path) -> Iterator[SourceLedger]:
+    """Every ledger of a segment that has its `.ledger` file, by rising id.
 
     ▲ A ledger is complete once the next one of its segment has a file: so no gap is copied."""
-    for directory in sorted(path for path in root.glob("*/*/*/*") if path.is_dir()):
-        ids = sorted({int(path.stem) for path in directory.glob("*.ledger") if path.stem.isdecimal()})
-        for ledger_id in ids:
-            files = [_source(root, directory / f"{ledger_id}.{kind}") for kind in KINDS]
-            if files[-1] is not None:
-                yield SourceLedger(tuple(one for one in files if one is not None))
+    for ledger_id in ledger_ids(directory):
+        files = [source_file(root, directory / f"{ledger_id}.{kind}") for kind in KINDS]
+        if files[-1] is not None:
+            yield SourceLedger(ledger_id, tuple(one for one in files if one is not None))
 
 
-def _source(root: Path, path: Path) -> SourceFile | None:
+def ledger_ids(directory: Path) -> list[int]:
+    """Rising; none if the folder has gone."""
+    return sorted({int(path.stem) for path in directory.glob("*.ledger") if path.stem.isdecimal()})
+
+
+def source_file(root: Path, path: Path) -> SourceFile | None:
+    """The file as it is now, None if it is not there."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -34,7 +34,7 @@ from txnstore import keys
 from txnstore.access.lineage import StoreUnfit
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.records import DataFolder, Incarnation, decode, encode
-from txnstore.store import Commit, Put, unchanged_since
+from txnstore.store import Commit, MetadataStore, Put, unchanged_since
 from txnwire.clock import SystemRandom
 from txnwire.errors import DataCorrupt, NotAllowed
 
@@ -92,8 +92,8 @@ async def restore_beside(
         await _expect_restored(settings, manifest, backups.etcd_path(chosen))
         made = await asyncio.to_thread(_begin, to)
         folder_id = await _restore_ledgers(backups, manifest, made, on_progress)
+    await _announce(settings, folder_id, to)  # ▲ first: without it no broker could use the folder, nor a repair mend it
     await asyncio.to_thread(_end, made, to)
-    await _announce(settings, folder_id, to)
     checked = await check_everything(settings, on_progress, repair=True)
     return Restored(chosen, manifest, to, checked)
 
@@ -187,6 +187,7 @@ async def _expect_restored(settings: ServerSettings, manifest: BackupManifest, s
     store = await connect_etcd(settings, repairing=True)
     try:
         found = await store.get(keys.INCARNATION)
+        revision, newest = await _revisions(store)
     finally:
         await store.close()
     if found is None:
@@ -197,12 +198,25 @@ async def _expect_restored(settings: ServerSettings, manifest: BackupManifest, s
             f"etcd at {settings.etcd} holds something else: it is store {identity.id}, the backup is of "
             f"{manifest.store}. If it may go, {how}"
         )
+    if revision < manifest.etcd.revision or newest > manifest.revision:
+        # ▲ With ledgers older than etcd, transactions that were committed between both would be shown by half.
+        raise NotAllowed(
+            f"etcd at {settings.etcd} was restored from another backup than this one (etcd has changes up to revision "
+            f"{newest}, the backup was taken at revisions {manifest.etcd.revision} to {manifest.revision}): {how}"
+        )
     try:
         store = await connect_etcd(settings, repairing=False)
     except StoreUnfit:
         return
     await store.close()
     raise NotAllowed(f"etcd at {settings.etcd} is in use, it was not restored from a backup: {how}")
+
+
+async def _revisions(store: MetadataStore) -> tuple[int, int]:
+    """Etcd's revision, and that of its newest change but for what a restore itself writes."""
+    everything = await store.range(b"/", b"0", keys_only=True)
+    changes = [one.mod_revision for one in everything.records if one.key != keys.DATA_FOLDER]
+    return everything.revision, max(changes, default=0)
 
 
 async def _announce(settings: ServerSettings, folder_id: str, data_dir: Path) -> None:

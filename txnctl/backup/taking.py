@@ -20,7 +20,7 @@ from segments.ledger.data_folder import expect_shared_folder
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger_files import reader_of
 from txnctl.backup.folder import BackupFolder, verify_file
-from txnctl.backup.ledger_sources import SourceFile, SourceLedger, ledgers_of
+from txnctl.backup.ledger_sources import SourceLedger, ledger_ids, ledgers_of, segment_folders, source_file
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
 from txnctl.backup.progress import CopyProgress, size_text
 from txnctl.checking.everything import connect_etcd, folder_of_ledgers
@@ -116,6 +116,8 @@ class _Taking:
         """What is there already, by path: of the newest backup, and of runs that were cut off."""
         self._verified: set[CopiedFile] = set()
         self._damaged: list[str] = []
+        self._told: list[str] = []
+        """What the newest backup has told as damaged in the data folder."""
 
     async def run(self, identity: Incarnation, mark: Mark) -> TakenBackup:
         now = datetime.now(UTC)
@@ -147,7 +149,9 @@ class _Taking:
         self._folder.drop_leftovers()
         names = self._folder.whole()
         if names:
-            for one in self._folder.read(names[-1])[1].files:
+            newest = self._folder.read(names[-1])[1]
+            self._told = newest.damaged
+            for one in newest.files:
                 self._known[one.path] = one
                 self._verified.add(one)
         left = self._folder.unfinished()
@@ -175,36 +179,59 @@ class _Taking:
     # ---- ledgers ----
 
     async def _copy_ledgers(self, name: str) -> tuple[list[CopiedFile], list[CopiedFile]]:
-        """Returns the files of the backup, and those that were copied now."""
-        ledgers = await asyncio.to_thread(lambda: list(ledgers_of(self._root)))
+        """Returns the files of the backup, and those that were copied now.
+
+        ▲ Each segment is listed when its turn comes. Against an older list a footer that was renewed meanwhile would be
+        copied beside an earlier copy of its ledger, and tell of more entries than that one has."""
+        folders = await asyncio.to_thread(segment_folders, self._root)
+        ledgers = await asyncio.to_thread(lambda: [one for folder in folders for one in ledgers_of(self._root, folder)])
         await asyncio.to_thread(self._expect_room, ledgers)
         files: list[CopiedFile] = []
         written: list[CopiedFile] = []
         count = sum(len(one.files) for one in ledgers)
         progress = CopyProgress(self._on_progress, "copying ledgers", count, sum(one.size for one in ledgers))
-        for ledger in ledgers:
-            found = await asyncio.to_thread(self._copy_ledger, name, ledger)
-            if found is not None:
-                files += [file for file, _ in found]
-                written += [file for file, is_new in found if is_new]
-            progress.add(ledger.size, files=len(ledger.files))
+        for folder in folders:
+            for file, is_new in await asyncio.to_thread(self._copy_segment, name, folder, progress):
+                files.append(file)
+                if is_new:
+                    written.append(file)
         return files, written
 
+    def _copy_segment(self, name: str, folder: Path, progress: CopyProgress) -> list[tuple[CopiedFile, bool]]:
+        """Each file, and whether it was copied now. ▲ Without the ledgers up to the newest one that retention or a
+        deletion has taken meanwhile: with a gap in them, transactions of what is missing would be shown by half, or
+        aborted where they are whole. What is missing at the beginning counts as trimmed."""
+        listed = list(ledgers_of(self._root, folder))
+        copied = {}
+        for ledger in listed:
+            found = self._copy_ledger(name, ledger)
+            if found is not None:
+                copied[ledger.ledger_id] = found
+            progress.add(ledger.size, files=len(ledger.files))
+        still = set(ledger_ids(folder))
+        gone = [one.ledger_id for one in listed if one.ledger_id not in still or one.ledger_id not in copied]
+        if gone:
+            ledger_files.expect_folder(self._root, self._mark)
+        kept = (found for ledger_id, found in copied.items() if not gone or ledger_id > max(gone))
+        return [one for found in kept for one in found]
+
     def _copy_ledger(self, name: str, ledger: SourceLedger) -> list[tuple[CopiedFile, bool]] | None:
-        """Each file, and whether it was copied now. None if retention or a deletion has taken the ledger meanwhile: of
-        its files none belongs to the backup then."""
+        """Each file, and whether it was copied now. None if the ledger has gone meanwhile."""
         found = []
         for source in ledger.files:
             try:
-                found.append(self._copy(name, source))
+                found.append(self._copy(name, source.path))
             except FileNotFoundError:
                 ledger_files.expect_folder(self._root, self._mark)
                 if (self._root / source.path).suffix == ".ledger":
                     return None
         return found
 
-    def _copy(self, name: str, source: SourceFile) -> tuple[CopiedFile, bool]:
-        known = self._known.get(source.path)
+    def _copy(self, name: str, path: str) -> tuple[CopiedFile, bool]:
+        source = source_file(self._root, self._root / path)
+        if source is None:
+            raise FileNotFoundError(path)
+        known = self._known.get(path)
         unchanged = known is not None and (known.size, known.mtime_ns) == (source.size, source.mtime_ns)
         if known is not None and unchanged and self._folder.is_there(known):
             self._folder.note(name, known)
@@ -240,6 +267,8 @@ class _Taking:
         path = self._folder.etcd_path(name)
         await asyncio.to_thread(verify_file, path, size=etcd.size, sha256=etcd.sha256)
         progress.add(etcd.size)
+        old = [one.path for one in files if one in self._verified]
+        self._damaged += [told for told in self._told if any(path in told for path in old)]
         for one in new:
             await asyncio.to_thread(self._folder.verify, one)
             if one.path.endswith(".ledger"):
@@ -286,12 +315,18 @@ def expect_whole_snapshot(path: Path) -> None:
 
 
 async def verify_backup(folder: BackupFolder, name: str, manifest: BackupManifest, on_progress: OnProgress) -> None:
-    """Reads all of a backup. Raises `DataCorrupt` that names the first file that is not as it was written."""
+    """Reads all of a backup. Raises `DataCorrupt` that names the first file that is not as it was written.
+
+    ▲ It sets a damaged copy of a ledger aside, or all later backups would name it, too: the next one copies anew."""
     progress = CopyProgress(on_progress, f"verifying {name}", 1 + len(manifest.files), manifest.bytes)
     path = folder.etcd_path(name)
     await asyncio.to_thread(verify_file, path, size=manifest.etcd.size, sha256=manifest.etcd.sha256)
     await asyncio.to_thread(expect_whole_snapshot, path)
     progress.add(manifest.etcd.size)
     for one in manifest.files:
-        await asyncio.to_thread(folder.verify, one)
+        try:
+            await asyncio.to_thread(folder.verify, one)
+        except DataCorrupt:
+            await asyncio.to_thread(folder.set_aside, one)
+            raise
         progress.add(one.size)

@@ -162,6 +162,7 @@ async def test_a_damaged_backup_is_refused_and_nothing_is_restored(tmp_path: Pat
                 assert (done.code, str(damaged) in done.err) == (1, True), done
             assert not new.exists()
         damaged.write_bytes(content)
+    assert largest.with_name(f"{largest.name}.damaged").exists(), "the next backup would have named it, too"
     largest.unlink()
     done = await txnctl("restore", str(to), "--to", str(new))
     assert (done.code, "is not there" in done.err) == (1, True), done
@@ -174,6 +175,8 @@ async def test_ledgers_are_restored_beside_an_etcd_that_was_restored_by_hand(tmp
     folder, to, new = tmp_path / "cluster", tmp_path / "backups", tmp_path / "new"
     async with under_load(folder) as (cluster, load):
         acknowledged = await load.wait_for(1)
+        earlier = json.loads((await backup(cluster, folder, to, "-o", "json")).out)["backup"]
+        acknowledged = await load.wait_for(20)
         name = json.loads((await backup(cluster, folder, to, "-o", "json")).out)["backup"]
         words = ("restore", str(to), "--data-dir", str(new / "data"), "--etcd")
         live = await txnctl(*words, cluster.etcd_url)
@@ -187,6 +190,9 @@ async def test_ledgers_are_restored_beside_an_etcd_that_was_restored_by_hand(tmp
     await etcdctl("snapshot", "restore", str(to / "backups" / name / "etcd.snapshot"), f"--data-dir={new / 'etcd'}")
     restored_etcd = EmbeddedEtcd(EtcdCommand(data_dir=new / "etcd", client_port=free_port()))
     await restored_etcd.start()
+    older = await txnctl(*words, restored_etcd.url, "--backup", earlier)
+    assert (older.code, "from another backup" in older.err) == (1, True), older
+    assert not (new / "data").exists()
     restored = await txnctl(*words, restored_etcd.url)
     await restored_etcd.stop()
     assert restored.code == 0, restored

@@ -1,0 +1,109 @@
+"""Ledgers that change while a backup copies them. The hook for progress makes the change between two ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from segments.ledger.ledger_files import FOLDER_MARK
+from txnctl.backup.folder import BackupFolder
+from txnctl.backup.manifest import CopiedFile
+from txnctl.backup.taking import _Taking
+from txnctl.process.settings import ServerSettings
+
+NAME = "000001-now"
+
+
+class Ledgers:
+    def __init__(self, tmp_path: Path) -> None:
+        self.data_dir = tmp_path / "data"
+        self.root = self.data_dir / "ledgers"
+        self.backups = BackupFolder(tmp_path / "backups")
+        self.root.mkdir(parents=True)
+        (self.root / FOLDER_MARK).write_text("0123456789abcdef\n")
+        self.backups.claim("store", [])
+        self.backups.begin("now")
+
+    def write(self, path: str, size: int) -> None:
+        file = self.root / "tenant/space/topic" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(size))
+
+    def remove(self, path: str) -> None:
+        (self.root / "tenant/space/topic" / path).unlink()
+
+    async def copied(
+        self, change: Callable[[], None] = lambda: None, known: list[CopiedFile] | None = None
+    ) -> list[CopiedFile]:
+        """`change` is called once the first ledger has been copied."""
+        changes = [change]
+
+        def on_progress(_: str) -> None:
+            if changes:
+                changes.pop()()
+
+        taking = _Taking(cast(Any, None), ServerSettings(), self.data_dir, self.backups, on_progress)
+        taking._known = {one.path: one for one in known or ()}
+        files, _written = await taking._copy_ledgers(NAME)
+        return files
+
+
+def sizes(files: list[CopiedFile]) -> dict[str, int]:
+    return {one.path.removeprefix("tenant/space/topic/"): one.size for one in files}
+
+
+async def test_a_ledger_that_grows_before_its_turn_is_not_taken_for_the_one_of_the_last_backup(tmp_path: Path) -> None:
+    """▲ Its footer was renewed too: beside the earlier copy it would cover entries that are not there."""
+    ledgers = Ledgers(tmp_path)
+    for path in ("a/0.ledger", "b/0.ledger", "b/0.footer"):
+        ledgers.write(path, 10)
+    known = [settled(one, ledgers.root) for one in await ledgers.copied()]
+
+    def grow() -> None:
+        ledgers.write("b/0.footer", 12)
+        ledgers.write("b/0.ledger", 20)
+
+    found = sizes(await ledgers.copied(grow, known))
+    assert found == {"a/0.ledger": 10, "b/0.footer": 12, "b/0.ledger": 20}
+
+
+def settled(file: CopiedFile, root: Path) -> CopiedFile:
+    """As copied long after its last change."""
+    return CopiedFile(
+        path=file.path, size=file.size, sha256=file.sha256, mtime_ns=(root / file.path).stat().st_mtime_ns
+    )
+
+
+async def test_what_retention_takes_meanwhile_leaves_no_gap(tmp_path: Path) -> None:
+    """▲ A gap is taken for lost data: whole transactions would be aborted, or half ones shown."""
+    ledgers = Ledgers(tmp_path)
+    for number in range(4):
+        ledgers.write(f"a/{number}.ledger", 10 + number)
+
+    def trim() -> None:
+        ledgers.remove("a/0.ledger")
+        ledgers.remove("a/1.ledger")
+
+    assert sizes(await ledgers.copied(trim)) == {"a/2.ledger": 12, "a/3.ledger": 13}
+
+
+async def test_what_goes_right_after_it_was_copied_takes_all_before_it_along(tmp_path: Path) -> None:
+    ledgers = Ledgers(tmp_path)
+    for number in range(3):
+        ledgers.write(f"a/{number}.ledger", 10 + number)
+    known = [settled(one, ledgers.root) for one in await ledgers.copied()]
+    assert sizes(await ledgers.copied(lambda: ledgers.remove("a/0.ledger"), known)) == {
+        "a/1.ledger": 11,
+        "a/2.ledger": 12,
+    }
+
+
+async def test_a_topic_may_be_called_as_a_half_written_file_is(tmp_path: Path) -> None:
+    backups = Ledgers(tmp_path).backups
+    folder = backups.objects / "tenant/space/orders.tmp-old"
+    folder.mkdir(parents=True)
+    half = folder / "0.ledger.tmp-17"
+    half.write_bytes(b"")
+    backups.drop_leftovers()
+    assert (folder.exists(), half.exists()) == (True, False)
