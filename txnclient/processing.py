@@ -244,19 +244,16 @@ class Processing:
         size = sum(map(share_bytes, messages))
         while len(messages) < room and size < limits.batch_bytes:
             left = until - self._session.clock.monotonic()
-            more = await self._receive(room - len(messages), left, more=True) if left > 0 else []
+            more = await self._receive(room - len(messages), left) if left > 0 else []
             if not more:
                 break
             messages += more
             size += sum(map(share_bytes, more))
         return messages
 
-    async def _receive(self, at_most: int, wait_s: float | None, *, more: bool = False) -> list[Message[Any]]:
-        """Receive about `batch_bytes`; empty when the time is up (None: never) or the loop is to stop. `more`: for the
-        batch that is being gathered."""
-        at_once = self._limits.batch_messages if isinstance(self._work, BatchWork) else 1
-        size = self._limits.batch_bytes
-        receive = self._consumer.receive_batch(at_most, size, wait_s, at_once=at_once, more=more)
+    async def _receive(self, at_most: int, wait_s: float | None) -> list[Message[Any]]:
+        """Receive about `batch_bytes`; empty when the time is up (None: never) or the loop is to stop."""
+        receive = self._consumer.receive_batch(at_most, self._limits.batch_bytes, wait_s)
         if self._limits.stop is None:
             return await receive
         receiving = asyncio.ensure_future(receive)

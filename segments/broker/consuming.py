@@ -154,9 +154,7 @@ class ConsumingService:
         _forget_closed(consumers)
         consumers[request.consumer_id] = consuming
         seeks = 0 if consuming.subscription is None else consuming.subscription.received_under
-        takes_back = request.type == pb.SUBSCRIPTION_TYPE_QUEUE
-        answer = pb.SubscribeOk(ownership_epoch=segment.epoch, seeks=seeks, takes_back=takes_back)
-        return pb.Command(subscribe_ok=answer)
+        return pb.Command(subscribe_ok=pb.SubscribeOk(ownership_epoch=segment.epoch, seeks=seeks))
 
     async def _attached(self, peer: Peer, request: pb.Subscribe) -> tuple[_Consuming, Segment]:
         path = SegmentName.from_path(request.segment).path
@@ -236,8 +234,7 @@ class ConsumingService:
         subscription, consumer = consuming.subscription, consuming.acker
         if not isinstance(subscription, QueueSubscription) or not isinstance(consumer, AttachedConsumer):
             raise NotAllowed("only messages of a queue subscription can be nacked: a stream delivers in order")
-        positions = acks.from_wire(nack.positions)
-        subscription.nack(consumer, positions, delay_ms=nack.delay_ms, counted=not nack.unbegun)
+        subscription.nack(consumer, acks.from_wire(nack.positions), delay_ms=nack.delay_ms)
         return _OK
 
     # ---- seek -------------------------------------------------------------------------------------------------------

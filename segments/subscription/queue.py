@@ -14,9 +14,7 @@ Theory of operation:
    queue reads no further ahead, which loses nothing. ▲ Nor does it read further than the cursor has room for acks.
 3. Only the subscription knows whether a message is acked or pending. A place may be stale (the message was acked
    meanwhile), so it is checked when its turn comes. The outcome of a transaction is asked for then, too.
-4. Consumers take turns, each as long as it has permits. Due entries go first, then those ahead. ▲ Permits divide the
-   messages of an entry: a consumer gets no more of them than it has permits, and the rest is due for the next one.
-   Otherwise what one producer sent together would all wait for one consumer.
+4. Consumers take turns, each as long as it has permits. Due entries go first, then those ahead.
 5. All pieces of one chunked value go to one consumer, otherwise no consumer could assemble it.
 6. An ack takes its messages from every place, whoever made it. What ends in another way comes again, with a higher
    redelivery count: a nack, a refused ack, an aborted transaction, a lost consumer.
@@ -72,12 +70,10 @@ ConsumerT = TypeVar("ConsumerT", bound=QueueConsumer)
 
 
 class Handout(NamedTuple, Generic[ConsumerT]):
-    """`parts`: (indexes not to deliver, redelivery count) per delivery: several if counts differ within the entry.
-    `divided`: other messages of the entry are due for the next consumer."""
+    """`parts`: (indexes not to deliver, redelivery count) per delivery: several if counts differ within the entry."""
 
     consumer: ConsumerT
     parts: tuple[tuple[int, int], ...]
-    divided: bool = False
 
 
 class _Value(Generic[ConsumerT]):
@@ -273,12 +269,8 @@ class Queue(Generic[ConsumerT]):
         else:
             value.consumer.kept.append(position)
             return None
-        handed = _lowest(free, consumer.permits)
-        divided = handed != free
-        if divided:
-            heappush(self._due, (position, position))
-        self._hand(consumer, entry, handed, value)
-        return Handout(consumer, self._counts.parts(position, everything, handed), divided)
+        self._hand(consumer, entry, free, value)
+        return Handout(consumer, self._counts.parts(position, everything, free))
 
     def _hand(self, consumer: ConsumerT, entry: LogEntry, indexes: int, value: _Value[ConsumerT] | None) -> None:
         position, messages = entry.position, entry.messages
@@ -327,16 +319,10 @@ class Queue(Generic[ConsumerT]):
                 self._forget_if_acked(ack.position)
 
     def given_back(
-        self,
-        acks: Iterable[AckPosition],
-        consumer: ConsumerT | None = None,
-        *,
-        due_s: float | None = None,
-        counted: bool = True,
+        self, acks: Iterable[AckPosition], consumer: ConsumerT | None = None, *, due_s: float | None = None
     ) -> None:
-        """Redeliver messages at `due_s` or at once: those of `acks` that `consumer` has (a nack, an ack refused before
-        it was recorded); without a consumer all of them (released pending acks). `counted` raises their redelivery
-        count."""
+        """Redeliver messages at `due_s` or at once, and raise their redelivery count: those of `acks` that `consumer`
+        has (a nack, an ack refused before it was recorded); without a consumer all of them (released pending acks)."""
         positions = []
         for ack in acks:
             position, indexes = ack.position, ack.indexes
@@ -344,8 +330,7 @@ class Queue(Generic[ConsumerT]):
                 indexes = self._take_out(position, consumer, indexes)
             if not indexes:
                 continue
-            if counted:
-                self._counts.given_back(position, indexes)
+            self._counts.given_back(position, indexes)
             if due_s is None:
                 positions.append(position)
             else:
@@ -455,17 +440,6 @@ class Queue(Generic[ConsumerT]):
             due=len(self._due),
             redelivered=len(self._counts),
         )
-
-
-def _lowest(bits: int, count: int) -> int:
-    """The lowest `count` of the set bits."""
-    if bits.bit_count() <= count:
-        return bits
-    lowest = 0
-    for _ in range(count):
-        lowest |= bits & -bits
-        bits &= bits - 1
-    return lowest
 
 
 def _before(position: Position) -> Position:

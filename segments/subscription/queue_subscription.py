@@ -88,8 +88,6 @@ class QueueSubscription(Subscription):
         self._batched: dict[AttachedConsumer, None] = {}
         """Consumers with deliveries of this pass."""
         self._due, self._ahead = _Lane(), _Lane()
-        self._divided: LogEntry | None = None
-        """An entry of which some messages are due: it is not read again for each consumer."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._unreadable = ""
@@ -136,7 +134,6 @@ class QueueSubscription(Subscription):
             self._dispatcher.remove_source(self)
             self._due.stop()
             self._ahead.stop()
-            self._divided = None
             self._stop_timer()
         self._dispatcher.wake()
 
@@ -152,19 +149,11 @@ class QueueSubscription(Subscription):
         self._queue.update(consumer)
         self._dispatcher.wake()
 
-    def nack(
-        self,
-        consumer: AttachedConsumer,
-        positions: Sequence[AckPosition],
-        *,
-        delay_ms: int = 0,
-        counted: bool = True,
-    ) -> None:
+    def nack(self, consumer: AttachedConsumer, positions: Sequence[AckPosition], *, delay_ms: int = 0) -> None:
         """Deliver again the messages of `positions` that `consumer` has, after the delay. Messages that it does not
-        have are ignored: they were acked, or another consumer has them. `counted`: False if nobody has looked at
-        them."""
+        have are ignored: they were acked, or another consumer has them."""
         due_s = self._clock.monotonic() + delay_ms / 1000 if delay_ms else None
-        self._queue.given_back(positions, consumer, due_s=due_s, counted=counted)
+        self._queue.given_back(positions, consumer, due_s=due_s)
         self._set_timer()
         self._dispatcher.wake()
 
@@ -253,7 +242,7 @@ class QueueSubscription(Subscription):
         if not self._ledgers.contains(position):  # trimmed meanwhile
             self._queue.due_done()
             return True
-        entry = self._dispatcher.cached(position) or self._again(position) or self._due.find(position)
+        entry = self._dispatcher.cached(position) or self._due.find(position)
         if entry is None:
             self._read(self._due, position, self._queue.due_run())
             return False
@@ -277,12 +266,7 @@ class QueueSubscription(Subscription):
     def _give(self, entry: LogEntry) -> None:
         handout = self._queue.offer(entry)
         if handout is not None:
-            self._divided = entry if handout.divided else None
             self._deliver(entry, handout)
-
-    def _again(self, position: Position) -> LogEntry | None:
-        divided = self._divided
-        return divided if divided is not None and divided.position == position else None
 
     def _deliver(self, entry: LogEntry, handout: Handout[AttachedConsumer]) -> None:
         consumer = handout.consumer
@@ -405,7 +389,6 @@ class QueueSubscription(Subscription):
 
     def restart(self) -> None:
         self._queue = self._new_queue()
-        self._divided = None
 
     # ---- the rest ---------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from txnclient.consuming.delivered import Delivered, DeliveryOrder
 from txnclient.consuming.feed import StreamFeed, SubscriptionFeed
 from txnclient.consuming.inbox import Inbox, QueueInbox
 from txnclient.consuming.membership import ConsumerMembership
-from txnclient.consuming.pace import QueuePace
 from txnclient.consuming.queue_feed import QueueFeed
 from txnclient.consuming.receiver import Receiver
 from txnclient.consuming.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire
@@ -135,7 +134,7 @@ class AssignedFeeds:
     def _new_feed(self, path: str, window: int, window_bytes: int, terms: pb.Subscribe) -> SubscriptionFeed:
         life = partial(self._life_of, topic_of_segment(path))
         if self._settings.type == "queue":
-            queue = QueueInbox(window, window_bytes=window_bytes, pace=QueuePace(window))
+            queue = QueueInbox(window, window_bytes=window_bytes)
             return QueueFeed(self._session, self._receiver, path, queue, terms, life, self._dead_letters)
         delivered = Delivered(self._order, path)
         inbox = Inbox(window, keeps_holds=True, window_bytes=window_bytes, delivered=delivered)

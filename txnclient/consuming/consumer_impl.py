@@ -116,25 +116,21 @@ class ConsumerImpl(Generic[V]):
             if messages or not await self._receiver.wait(deadline.remaining()):
                 return messages
 
-    async def receive_batch(
-        self, max_messages: int, max_bytes: int, timeout: float | None, *, at_once: int = 1, more: bool = False
-    ) -> list[Message[V]]:
-        """As `receive_many`, with about `max_bytes`; a timeout of None waits without limit. `at_once`: how many the
-        application works on together; `more`: see `Receiver.take`."""
-        self._receiver.at_once = at_once
+    async def receive_batch(self, max_messages: int, max_bytes: int, timeout: float | None) -> list[Message[V]]:
+        """As `receive_many`, with about `max_bytes`; a timeout of None waits without limit."""
         deadline = None if timeout is None else self._session.deadline(timeout)
-        while not (taken := self._receiver.take(1, more=more)):
+        while not (taken := self._receiver.take(1)):
             if not await self._receiver.wait(None if deadline is None else deadline.remaining()):
                 return []
         size = share_bytes(taken[0])
         while len(taken) < max_messages and size < max_bytes:
             # As many as fit if they have the average size of those so far.
             fitting = max(1, (max_bytes - size) * len(taken) // max(1, size))
-            further = self._receiver.take(min(max_messages - len(taken), fitting), more=True)
-            if not further:
+            more = self._receiver.take(min(max_messages - len(taken), fitting))
+            if not more:
                 break
-            taken += further
-            size += sum(share_bytes(message) for message in further)
+            taken += more
+            size += sum(share_bytes(message) for message in more)
         return taken
 
     async def next(self) -> Message[V]:

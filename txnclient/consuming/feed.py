@@ -244,9 +244,6 @@ class Feed:
         self._replenish()
         return messages
 
-    def resume(self) -> None:
-        """See `FeedSource`."""
-
     def set_window(self, window: int, window_bytes: int = UNBOUNDED_BYTES) -> None:
         self._inbox.set_window(max(1, window), window_bytes)
         self._replenish()

@@ -17,7 +17,6 @@ from typing import Any
 
 from txnclient.consuming.delivered import Delivered, UpTo
 from txnclient.consuming.message import Message, ReceivedEntry, Under
-from txnclient.consuming.pace import QueuePace
 from txnclient.consuming.pieces import LargeEntry, Pieces
 from txnwire.entry import piece_of
 from txnwire.ids import Position
@@ -326,71 +325,16 @@ class QueueInbox(Inbox):
     """Buffers a queue subscription's deliveries. A hold also ends with the connection: the broker then redelivers the
     unacked messages to any consumer. A copy is always handed out: every earlier hold on it has ended by then."""
 
-    def __init__(self, window: int, *, window_bytes: int = UNBOUNDED_BYTES, pace: QueuePace | None = None) -> None:
-        """`pace`: keeps fewer than `window` messages; None: always `window`."""
-        self._pace = pace
-        self.paused = False
-        """The application asks for nothing: no permits are granted."""
+    def __init__(self, window: int, *, window_bytes: int = UNBOUNDED_BYTES) -> None:
         super().__init__(window, keeps_holds=True, window_bytes=window_bytes)
         self._copies: dict[Position, dict[ReceivedEntry, int]] = {}
         """Which copy holds which bits of a position: parts of an entry may be delivered separately, and again."""
 
     _in_order = False
 
-    def _bounded_window(self) -> int:
-        window = super()._bounded_window()
-        return window if self._pace is None else min(window, self._pace.window)
-
-    def set_window(self, window: int, window_bytes: int | None = None) -> None:
-        if self._pace is not None:
-            self._pace.most = window
-        super().set_window(window, window_bytes)
-
-    def attached(self) -> int:
-        due = super().attached()
-        if self.paused:
-            self._spent, due = due, 0
-        return due
-
-    def permits_due(self) -> int:
-        return 0 if self.paused else super().permits_due()
-
-    def asked(self, busy_s: float, at_once: int) -> bool:
-        """See `QueuePace.asked`."""
-        slow = self._pace is not None and self._pace.asked(busy_s, at_once)
-        if self._pace is not None and self._bounded_window() != self._granted_window:
-            self._adjust()
-        return slow
-
-    def take_back(self, *, keep: int) -> tuple[dict[Position, int], dict[Position, int]]:
-        """Remove from the buffer all but the first `keep` messages. Returns bitmaps of what nobody has looked at, and
-        the number of messages in its entries."""
-        bits: dict[Position, int] = {}
-        counts: dict[Position, int] = {}
-        while self._waiting and self._buffered > keep:
-            waiting = self._waiting[-1]
-            removed = min(waiting.left(), self._buffered - keep)
-            entry, at = waiting.entry, len(waiting.indexes) - removed
-            for position in entry.positions:
-                bits[position] = bits.get(position, 0) | bits_of(waiting.indexes[at:])
-                counts[position] = entry.count
-                self._large.pop(position, None)
-            waiting.indexes = waiting.indexes[:at]
-            if not waiting.left():
-                self._waiting.pop()
-            self._buffered -= removed
-            self._spent += removed
-        return bits, counts
-
-    @property
-    def window(self) -> int:
-        return self._granted_window
-
     def take(self, at_most: int) -> list[Message[Any]]:
         messages = super().take(at_most)
         if messages:
-            if self._pace is not None:
-                self._pace.taken(len(messages))
             entry = messages[0].entry
             copies = self._copies.setdefault(entry.position, {})
             copies[entry] = copies.get(entry, 0) | bits_of(message.index for message in messages)

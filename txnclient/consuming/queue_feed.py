@@ -14,7 +14,6 @@ from txnclient.consuming.dead_letters import DeadLetters
 from txnclient.consuming.feed import SubscriptionFeed
 from txnclient.consuming.inbox import QueueInbox
 from txnclient.consuming.message import Message
-from txnclient.consuming.pace import GIVE_BACK_S
 from txnclient.consuming.receiver import Receiver
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import ConnectionLost, TxnError
@@ -38,9 +37,6 @@ class QueueFeed(SubscriptionFeed):
     ) -> None:
         self._queue_inbox = inbox
         self._dead_letters = dead_letters
-        self._takes_back = False
-        """Whether the broker takes back what nobody has looked at, without counting it."""
-        self._idle_timer: asyncio.TimerHandle | None = None
         super().__init__(session, receiver, segment, inbox, terms, life)
 
     def aborted(self, revision: int) -> None:
@@ -53,22 +49,13 @@ class QueueFeed(SubscriptionFeed):
     def refused(self, messages: Sequence[Message[Any]]) -> None:
         self.nack_nowait(messages, 0.0)
 
-    def _on_subscribed(self, ok: pb.SubscribeOk) -> None:
-        super()._on_subscribed(ok)
-        self._takes_back = ok.takes_back
-
     def _on_detached(self) -> None:
-        self._stop_timer()
         self._queue_inbox.detached()
         self.acks.detached()
 
     def take(self, at_most: int) -> list[Message[Any]]:
         """Take messages of one entry, which have one redelivery count: all for the application, or all dead."""
-        receiver = self._receiver
-        slow = not receiver.gathering and self._queue_inbox.asked(receiver.busy_s, receiver.at_once)
         messages = super().take(at_most)
-        if slow:
-            self._take_back(keep=self._queue_inbox.window)
         if messages and self._dead_letters is not None and self._dead_letters.is_dead(messages[0]):
             self._queue_inbox.put_aside(len(messages))
             self._dead_letters.put(self, messages)
@@ -76,40 +63,6 @@ class QueueFeed(SubscriptionFeed):
         return messages
 
     # ---- giving back ------------------------------------------------------------------------------------------------
-
-    def on_deliver(self, deliver: pb.Deliver) -> None:
-        super().on_deliver(deliver)
-        if self._idle_timer is None and self._takes_back and self._queue_inbox.buffered:
-            self._set_timer(GIVE_BACK_S)
-
-    def _set_timer(self, delay_s: float) -> None:
-        self._idle_timer = self._session.loop.call_later(delay_s, self._check_idle)
-
-    def _stop_timer(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-
-    def _check_idle(self) -> None:
-        """▲ A worker that hangs keeps what it works on, no more."""
-        self._idle_timer = None
-        if not self._queue_inbox.buffered or self._link is None:
-            return
-        left_s = GIVE_BACK_S - self._receiver.unasked_s
-        if left_s > 0:
-            self._set_timer(left_s)
-            return
-        self._queue_inbox.paused = True
-        self._receiver.pause(self)
-        self._take_back(keep=0)
-
-    def _take_back(self, *, keep: int) -> None:
-        if self._takes_back and self._link is not None:
-            self._push_nacks(*self._queue_inbox.take_back(keep=keep), unbegun=True)
-
-    def resume(self) -> None:
-        self._queue_inbox.paused = False
-        self._replenish()
 
     def start_over(self, min_revision: int = 0) -> None:
         self._give_back_held()
@@ -124,14 +77,11 @@ class QueueFeed(SubscriptionFeed):
         the application close. Buffered messages come again uncounted."""
         self._push_nacks(*self._queue_inbox.held)
 
-    def _push_nacks(
-        self, bits: Mapping[Position, int], counts: Mapping[Position, int], *, unbegun: bool = False
-    ) -> None:
+    def _push_nacks(self, bits: Mapping[Position, int], counts: Mapping[Position, int]) -> None:
         """Nack without waiting; without a connection the broker has already taken everything back."""
         if self._link is not None:
             for part in _parts(bits, counts):
-                positions = positions_to_wire(part, counts)
-                nack = pb.Nack(consumer_id=self._consumer_id, positions=positions, unbegun=unbegun)
+                nack = pb.Nack(consumer_id=self._consumer_id, positions=positions_to_wire(part, counts))
                 self._link.push_if_open(pb.Command(nack=nack))
 
     def nack_nowait(self, messages: Sequence[Message[Any]], delay_s: float) -> list[asyncio.Future[None]]:

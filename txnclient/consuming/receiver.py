@@ -22,8 +22,6 @@ class FeedSource(Protocol):
     @property
     def buffered(self) -> int: ...
     def take(self, at_most: int) -> list[Message[Any]]: ...
-    def resume(self) -> None:
-        """The application asks again, after `Receiver.pause`."""
 
 
 class Receiver:
@@ -40,13 +38,6 @@ class Receiver:
         self._failure: TxnError | None = None
         self._closed = False
         self._pause_s = 0.0
-        self.at_once = 1
-        """How many messages the application works on together, as far as it has said."""
-        self.gathering = False
-        """Whether what is being taken adds to a batch."""
-        self._paused: dict[FeedSource, None] = {}
-        self._waiters = 0
-        self._waited_s = self._asked_s = self._waiting_since_s = 0.0
 
     # ---- for the feeds ----------------------------------------------------------------------------------------------
 
@@ -62,28 +53,6 @@ class Receiver:
         if self._arrival is not None:
             self._arrival.set_result(None)
             self._arrival = None
-
-    @property
-    def busy_s(self) -> float:
-        """How long the application has not waited here, ever."""
-        now_s = self._session.clock.monotonic()
-        return now_s - self._waited_s - (now_s - self._waiting_since_s if self._waiters else 0.0)
-
-    @property
-    def unasked_s(self) -> float:
-        """For how long the application has asked for nothing; 0 while it waits."""
-        return 0.0 if self._waiters else self._session.clock.monotonic() - self._asked_s
-
-    def pause(self, source: FeedSource) -> None:
-        """Call `source.resume` as soon as the application asks for messages."""
-        self._paused[source] = None
-
-    def _asked(self) -> None:
-        self._asked_s = self._session.clock.monotonic()
-        if self._paused:
-            paused, self._paused = self._paused, {}
-            for source in paused:
-                source.resume()
 
     def fail(self, error: TxnError) -> None:
         """Nothing more can be received: calls raise `error` once the buffers are empty."""
@@ -109,17 +78,13 @@ class Receiver:
         would loop without end."""
         if not hasattr(max_messages, "__index__") or max_messages < 1:
             raise InvalidArgument(f"max_messages is a positive number, not {max_messages!r}")
-        self.at_once = max_messages
         return self.take(max_messages)
 
-    def take(self, at_most: int, *, more: bool = False) -> list[Message[Any]]:
-        """The buffered messages, without waiting; perhaps none. `more`: the application has not worked yet on what it
-        has taken: it gathers a batch."""
-        self.gathering = more
+    def take(self, at_most: int) -> list[Message[Any]]:
+        """The buffered messages, without waiting; perhaps none."""
         taken: list[Message[Any]] = []
         if not self._session.is_here:
             return taken  # `wait` says so
-        self._asked()
         while self._queue and len(taken) < at_most:
             source = self._queue.popleft()
             taken += source.take(at_most - len(taken))
@@ -139,17 +104,7 @@ class Receiver:
             return True
         if self._arrival is None:
             self._arrival = self._session.loop.create_future()
-        self._asked()
-        if not self._waiters:
-            self._waiting_since_s = self._asked_s
-        self._waiters += 1
-        try:
-            done, _ = await asyncio.wait((self._arrival,), timeout=timeout_s)
-        finally:
-            self._waiters -= 1
-            self._asked_s = self._session.clock.monotonic()
-            if not self._waiters:
-                self._waited_s += self._asked_s - self._waiting_since_s
+        done, _ = await asyncio.wait((self._arrival,), timeout=timeout_s)
         if done and (error := self._refusal()) is not None:
             raise error
         return bool(done)

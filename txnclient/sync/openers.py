@@ -145,8 +145,7 @@ class Openers(Face[txnclient.client.Client]):
 
         `type`: in a "stream" one consumer at a time reads each segment, in order per key; in a "queue" every consumer
         gets messages of all segments. One stream consumer is live per `name`; None: a random name.
-        The buffer keeps at most `prefetch` messages, or about `prefetch_bytes`, over all segments. For a queue it keeps
-        fewer, if jobs take long.
+        The buffer keeps `prefetch` messages, or about `prefetch_bytes`, over all segments.
 
         For queues: `redelivery_delay`, in seconds, of `nack`. A message redelivered `max_redeliveries` times (None: no
         limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, created if it is missing).

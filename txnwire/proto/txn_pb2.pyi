@@ -811,14 +811,12 @@ class Position(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ...) -> None: ...
 
 class SubscribeOk(_message.Message):
-    __slots__ = ("ownership_epoch", "seeks", "takes_back")
+    __slots__ = ("ownership_epoch", "seeks")
     OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEEKS_FIELD_NUMBER: _ClassVar[int]
-    TAKES_BACK_FIELD_NUMBER: _ClassVar[int]
     ownership_epoch: int
     seeks: int
-    takes_back: bool
-    def __init__(self, ownership_epoch: _Optional[int] = ..., seeks: _Optional[int] = ..., takes_back: _Optional[bool] = ...) -> None: ...
+    def __init__(self, ownership_epoch: _Optional[int] = ..., seeks: _Optional[int] = ...) -> None: ...
 
 class Flow(_message.Message):
     __slots__ = ("consumer_id", "permits", "min_revision")
@@ -913,16 +911,14 @@ class EndOfSegment(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
 class Nack(_message.Message):
-    __slots__ = ("consumer_id", "positions", "delay_ms", "unbegun")
+    __slots__ = ("consumer_id", "positions", "delay_ms")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
-    UNBEGUN_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     positions: _containers.RepeatedCompositeFieldContainer[AckPosition]
     delay_ms: int
-    unbegun: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[AckPosition, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., unbegun: _Optional[bool] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[AckPosition, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
 
 class Seek(_message.Message):
     __slots__ = ("segment", "subscription", "start")
