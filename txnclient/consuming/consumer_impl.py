@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
-from txnclient.connection.deadlines import Deadline
+from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.consuming import seeking
@@ -323,15 +323,30 @@ class ConsumerImpl(Generic[V]):
                 raise
 
     async def undo_with(self, txn: Transaction, messages: Sequence[Message[Any]], error: BaseException) -> bool:
-        """Abort because of `error` and give the messages back; True: it has committed, so they stay acked."""
+        """Abort because of `error` and give the messages back; True: it has committed, so they stay acked.
+
+        ▲ A stream starts over only once the outcome is definite, or the transaction has certainly timed out: while it
+        is open, its acked messages are not redelivered, and messages behind them would be handled first."""
+        impl = transaction_impl(txn)
         try:
-            await transaction_impl(txn).abort_because(error)
+            await impl.abort_because(error)
+            if self.type == "stream" and isinstance(error, Exception):
+                backoff = Backoff(self._session.random)
+                while impl.undecided and self._session.clock.monotonic() <= impl.expires_at:
+                    await asyncio.sleep(backoff.next_s())
+                    await self._abort_again(impl)
         finally:
             transaction_impl(txn).settle_later()
             committed = txn.state is TransactionState.COMMITTED
             if not committed:
                 await self._give_back(messages)
         return committed
+
+    async def _abort_again(self, txn: TransactionImpl) -> None:
+        try:
+            await txn.abort()
+        except TxnError as failure:
+            _log.debug("the abort of %s is asked for again: %s", txn.id, failure)
 
     async def _give_back(self, messages: Sequence[Message[Any]]) -> None:
         """▲ A message neither acked nor given back is skipped for as long as the consumer lives, and later ones of its

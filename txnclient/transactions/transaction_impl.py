@@ -147,6 +147,8 @@ class TransactionImpl:
     async def _commit(self, counted: tuple[int, ...] | None, note: str | None, deadline: Deadline) -> CommitResult:
         if counted is None or self.writer_id in counted:
             await self._complete(deadline)
+            if self._result is not None:
+                return same_again(self._result, counted, note, self.id)
         else:
             for participant in list(self._participants):
                 participant.withdraw(self)
@@ -157,6 +159,9 @@ class TransactionImpl:
             reply = await self._ender.end(self, pb.TXN_ACTION_COMMIT, deadline, writers=counted, note=note)
         except InvalidTxnState as error:
             await self._ended_otherwise(deadline)
+            if self._state is TransactionState.COMMITTING and not isinstance(error, ExpiredTransaction):
+                # ▲ It may have committed with other writers: an abort and the same work again would double it.
+                raise Timeout(f"{error}; how it has ended is not known yet: commit again to ask") from None
             raise await self._reason(self._as_ended(error), deadline) from None
         return self._committed(CommitResult(reply.revision, listed(reply), reply.note or None))
 
@@ -170,6 +175,8 @@ class TransactionImpl:
             self._state = _OPEN
             raise failure
         await self._abort_after(failure, deadline)
+        if self._result is not None:
+            return  # ▲ an earlier commit, whose answer was lost, has decided: its work must not be done again
         if self._session.clock.monotonic() >= self.expires_at and not isinstance(failure, ExpiredTransaction):
             # Sends and acks fail because it has ended: a commit after the deadline must raise the same error with or
             # without them.
@@ -471,7 +478,9 @@ def check_transaction(txn: TransactionImpl, doing: str) -> None:
 
 def _in_vain(failure: TxnError) -> TxnError:
     """What a flush or commit raises for a send or ack that has failed before. ▲ Never retriable, as the failure itself
-    may be: a caller that repeats the commit for as long as it says so would do it until the deadline."""
+    may be: a caller that repeats the commit for as long as it says so would do it until the deadline. Work that failed
+    for another reason fails again in the next transaction: that one does not ask for it."""
     error = again(failure)
-    error.retriable, error.requires_abort = False, not error.fatal
+    if error.retriable:
+        error.retriable, error.requires_abort = False, True
     return error

@@ -222,7 +222,7 @@ async def test_d1_another_list_is_refused_and_the_state_tells_how_it_has_committ
         await other.commit(writers=[other.writer_id])
         server.refuse["end_txn"] = [txnclient.InvalidTxnState("with another list"), StoreUnavailable("for a while")]
         server.ignore["end_txn"] = 100
-        with pytest.raises(txnclient.InvalidTxnState):
+        with pytest.raises(txnclient.Timeout, match="commit again to ask"):
             await mine.commit(writers=[mine.writer_id], timeout=3.0)
         assert mine.state == TransactionState.COMMITTING, "how it has ended could not be asked"
         server.ignore["end_txn"] = 0
@@ -247,7 +247,7 @@ async def test_d1_how_it_has_committed_is_asked_until_somebody_tells() -> None:
         assert (mine.state, mine.writers) == (TransactionState.COMMITTED, (other.writer_id,))
         late = await client.attach(mine.id, name=NAME)
         server.ignore["new_txn"] = 100
-        with pytest.raises(txnclient.InvalidTxnState):
+        with pytest.raises(txnclient.Timeout, match="commit again to ask"):
             await late.commit(writers=[late.writer_id], timeout=3.0)
         assert late.state == TransactionState.COMMITTING, "which writers count could not be asked"
         server.ignore["new_txn"] = 0

@@ -11,7 +11,7 @@ from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import TOPIC, connected
 from txnclient import TransactionState
 from txnclient.transactions.transaction import transaction_impl
-from txnwire.errors import Timeout, TxnConflict
+from txnwire.errors import Timeout, TopicNotFound, TxnConflict
 from txnwire.proto import txn_pb2 as pb
 
 NAME = "job-7/42"
@@ -89,6 +89,32 @@ def test_a_commit_of_what_has_failed_asks_for_an_abort_and_is_not_repeated_in_va
                 assert (failed.value.retriable, failed.value.requires_abort) == (False, True)
             assert await txn.abort() is TransactionState.ABORTED
             assert cluster.states[txn.id] == "ABORTED"
+
+    run(scenario())
+
+
+def test_work_that_would_fail_again_is_not_asked_for_again() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            txn = await client.begin()
+            transaction_impl(txn).failed(TopicNotFound("deleted"))
+            with pytest.raises(TopicNotFound) as failed:
+                await txn.commit()
+            assert (failed.value.retriable, failed.value.requires_abort) == (False, False)
+
+    run(scenario())
+
+
+def test_a_commit_that_had_decided_stays_one_whatever_fails_behind_it() -> None:
+    """▲ Its answer was lost, then an ack's task was cancelled as its answer came. The work must not be done again."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            txn = await client.begin()
+            cluster.states[txn.id] = "COMMITTED"
+            transaction_impl(txn).failed(Timeout("an ack was cancelled"))
+            await txn.commit()
+            assert txn.state is TransactionState.COMMITTED
 
     run(scenario())
 
