@@ -198,18 +198,19 @@ async def _expect_restored(settings: ServerSettings, manifest: BackupManifest, s
             f"etcd at {settings.etcd} holds something else: it is store {identity.id}, the backup is of "
             f"{manifest.store}. If it may go, {how}"
         )
-    if revision < manifest.etcd.revision or newest > manifest.revision:
-        # ▲ With ledgers older than etcd, transactions that were committed between both would be shown by half.
-        raise NotAllowed(
-            f"etcd at {settings.etcd} was restored from another backup than this one (etcd has changes up to revision "
-            f"{newest}, the backup was taken at revisions {manifest.etcd.revision} to {manifest.revision}): {how}"
-        )
     try:
         store = await connect_etcd(settings, repairing=False)
     except StoreUnfit:
-        return
-    await store.close()
-    raise NotAllowed(f"etcd at {settings.etcd} is in use, it was not restored from a backup: {how}")
+        if revision >= manifest.etcd.revision and newest <= manifest.revision:
+            return
+    else:
+        await store.close()
+        raise NotAllowed(f"etcd at {settings.etcd} is in use, it was not restored from a backup: {how}")
+    # ▲ With ledgers older than etcd, transactions that were committed between both would be shown by half.
+    raise NotAllowed(
+        f"etcd at {settings.etcd} was restored from another backup than this one (etcd has changes up to revision "
+        f"{newest}, the backup was taken at revisions {manifest.etcd.revision} to {manifest.revision}): {how}"
+    )
 
 
 async def _revisions(store: MetadataStore) -> tuple[int, int]:

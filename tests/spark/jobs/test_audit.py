@@ -22,6 +22,7 @@ from pyspark_txnstore.shared.process_client import close_clients
 from tests.cluster import InProcessCluster
 from tests.spark.service import Service
 from tests.waiting import wait_until
+from txnclient.producing.producer import producer_impl
 from txnstore import keys, records
 from txnstore.store import Commit, Delete, Put
 
@@ -148,7 +149,8 @@ async def test_a_cluster_that_was_tampered_with_is_found_out(
 
     segments = {name: (await client.describe_topic(name)).active[0].path for name in (here, there)}
     producers = [await client.producer(name, name="twice") for name in (here, there)]
-    producers[1].incarnation = producers[0].incarnation  # one producer of one life, whose dedup nobody has heard of
+    # One producer of one life, whose dedup nobody has heard of.
+    producer_impl(producers[1]).incarnation = producer_impl(producers[0]).incarnation
     for producer in producers:
         await producer.send_many([b"again", b"and again"])
         await producer.close()
