@@ -14,6 +14,7 @@ from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnclient.test_with_cluster import receive
 from tests.txnctl.command_line import done, txnctl
 from txnclient import ExpiredTransaction, InvalidArgument, InvalidTxnState, TransactionState, TxnConflict
+from txnclient.transactions.transaction import transaction_impl
 from txnctl.admin import admin_keys
 from txnctl.metrics.catalogue import families
 from txnstore import keys
@@ -177,7 +178,7 @@ async def test_k1_a_fenced_client_asks_until_it_hears_so_also_over_lost_answers(
         txn = await old.begin()
         transport.lose["error"] = 3
         async with cluster.connect(transaction_key=KEY):
-            reason = await txn.reason(TxnConflict("what it has acked is delivered again"))
+            reason = await transaction_impl(txn).reason(TxnConflict("what it has acked is delivered again"))
         assert isinstance(reason, ExpiredTransaction)
         assert not transport.lose["error"]
 

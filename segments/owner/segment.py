@@ -487,6 +487,7 @@ class Segment:
             kept_bytes=self.open_bytes + sum(info.bytes for info in kept_ledgers(self.ledgers.record)),
             aborted_in_store=self.buffer.records_in_store,
             keeping=self._keeping.statistics(),
+            open_transactions=self.buffer.statistics().open,
         )
 
 

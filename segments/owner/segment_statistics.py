@@ -43,10 +43,7 @@ class SegmentStatistics:
     kept_bytes: int
     aborted_in_store: int
     keeping: KeepingStatistics
-
-    @property
-    def open_transactions(self) -> int:
-        return self.buffer.open
+    open_transactions: int
 
 
 def entries_behind(ledgers: SegmentLog, pinning: Sequence[tuple[TxnId, Position]], last: Position) -> tuple[int, ...]:
