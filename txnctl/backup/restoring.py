@@ -32,6 +32,7 @@ from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import FILE, Mark
 from txnstore import keys
 from txnstore.access.lineage import StoreUnfit
+from txnstore.access.paging import in_pages
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.records import DataFolder, Incarnation, decode, encode
 from txnstore.store import Commit, MetadataStore, Put, unchanged_since
@@ -215,9 +216,11 @@ async def _expect_restored(settings: ServerSettings, manifest: BackupManifest, s
 
 async def _revisions(store: MetadataStore) -> tuple[int, int]:
     """Etcd's revision, and that of its newest change but for what a restore itself writes."""
-    everything = await store.range(b"/", b"0", keys_only=True)
-    changes = [one.mod_revision for one in everything.records if one.key != keys.DATA_FOLDER]
-    return everything.revision, max(changes, default=0)
+    revision, _ = await store.get_many([keys.INCARNATION])
+    newest = 0
+    async for page in in_pages(store, b"/", b"0", at_once=1024, revision=revision, keys_only=True):
+        newest = max([newest, *(one.mod_revision for one in page if one.key != keys.DATA_FOLDER)])
+    return revision, newest
 
 
 async def _announce(settings: ServerSettings, folder_id: str, data_dir: Path) -> None:
