@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,8 @@ sys.path.insert(0, str(ROOT))
 from tools.build_wheels import NAMES, build, described, packages  # noqa: E402 (a program, found by its path)
 
 SOURCES: Final = ROOT / "packaging" / "image"
+SPARK_SOURCES: Final = SOURCES / "spark"
+"""Of another image, `tools/build_spark_image.py`."""
 CONTEXT: Final = ROOT / "build" / "image"
 TAG: Final = "txnstore:local"
 ETCD_TAG: Final = "txnstore-etcd:local"
@@ -36,6 +38,15 @@ PYTHON: Final = "3.11"
 """Minor version of the base, and of the wheels that are gathered."""
 GLIBC: Final = 36
 """Minor version of the glibc 2 that the base has at least."""
+BASE_PACKAGES: Final = ("python3", "ca-certificates", "libstdc++6")
+LINKED: Final = """
+for one in lib lib64; do mkdir -p "$1/usr/$one"; test -e "$1/$one" || ln -s "usr/$one" "$1/$one"; done
+for path in "$1"/usr/lib/*-linux-gnu/ld-linux*; do
+    name=${path##*/}; place=${path%/*}
+    for one in lib lib64; do test -e "$1/usr/$one/$name" || ln -s "../lib/${place##*/}/$name" "$1/usr/$one/$name"; done
+done
+"""
+"""Shell words of mmdebstrap: where the packages that make them are not installed, programs find the dynamic linker."""
 LOCKED: Final = ("requirements.txt", "build-requirements.txt")
 BUILDING: Final = ("pip", "cyclonedx-python-lib")
 PULL_TIMEOUT_S: Final = 300
@@ -64,7 +75,7 @@ def answer(*words: str) -> str | None:
 def inputs() -> Iterator[Path]:
     """Files that decide what is in the image."""
     yield from (ROOT / name for name in ("README.md", "LICENSE", "pyproject.toml", "tools/build_image.py"))
-    yield from sorted((ROOT / "packaging").rglob("*.*"))
+    yield from sorted(one for one in (ROOT / "packaging").rglob("*.*") if SPARK_SOURCES not in one.parents)
     yield SOURCES / "Dockerfile"
     for name in NAMES:
         for package in packages(name):
@@ -72,9 +83,10 @@ def inputs() -> Iterator[Path]:
             yield from sorted(one for one in found if one.is_file() and "__pycache__" not in one.parts)
 
 
-def fingerprint() -> str:
+def fingerprint(paths: Iterable[Path] | None = None) -> str:
+    """Of files; by default those of this image."""
     digest = hashlib.sha256()
-    for path in inputs():
+    for path in inputs() if paths is None else paths:
         if path.is_file():
             digest.update(f"{path.relative_to(ROOT)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:32]
@@ -112,22 +124,24 @@ def from_debian(tag: str, suite: str, variant: str, include: str, changes: Seque
             "mmdebstrap", f"--variant={variant}", f"--include={include}",
             "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
             "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-            # Without the package that makes them; the dynamic linker is looked for through one of them.
-            '--customize-hook=for one in lib lib64; do test -e "$1/$one" || ln -s "usr/$one" "$1/$one"; done',
+            # Java's packages put links there, and fail where the folder is missing.
+            '--essential-hook=mkdir -p "$1/usr/share/man/man1"',
+            f"--{'extract' if variant == 'extract' else 'customize'}-hook={LINKED}",
             suite, archive,
         )  # fmt: skip
         run("docker", "import", *(word for change in changes for word in ("-c", change)), archive, tag)
 
 
-def base_image() -> str:
-    found = re.search(r"(?m)^ARG BASE=(\S+)", (SOURCES / "Dockerfile").read_text())
+def base_image(sources: Path = SOURCES, local: str = LOCAL_BASE, more: Sequence[str] = ()) -> str:
+    """`more`: packages of Debian beside those of every base. Raises `NotHere`."""
+    found = re.search(r"(?m)^ARG BASE=(\S+)", (sources / "Dockerfile").read_text())
     assert found is not None
-    if there(LOCAL_BASE):
-        return LOCAL_BASE
+    if there(local):
+        return local
     if pulled(found[1]):
         return found[1]
-    from_debian(LOCAL_BASE, "bookworm", "essential", "python3,ca-certificates,libstdc++6", ("ENV LANG=C.UTF-8",))
-    return LOCAL_BASE
+    from_debian(local, "bookworm", "essential", ",".join((*BASE_PACKAGES, *more)), ("ENV LANG=C.UTF-8",))
+    return local
 
 
 def ensure_etcd() -> None:
@@ -141,9 +155,9 @@ def ensure_etcd() -> None:
     from_debian(ETCD_TAG, "trixie", "extract", "etcd-server,etcd-client", changes)
 
 
-def gather(folder: Path) -> None:
-    """The wheels of others, of this machine's architecture, their hashes checked."""
-    wanted = hashlib.sha256(b"".join((SOURCES / name).read_bytes() for name in LOCKED)).hexdigest()
+def gather(folder: Path, locked: Sequence[Path]) -> None:
+    """The wheels of others, of this machine's architecture, their hashes checked. `locked`: files of requirements."""
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in locked)).hexdigest()
     mark = folder / "gathered"
     if mark.exists() and mark.read_text() == wanted:
         return
@@ -152,10 +166,10 @@ def gather(folder: Path) -> None:
     machine = platform.machine()
     platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in range(GLIBC, 4, -1)]
     platforms += [f"--platform=manylinux2014_{machine}", f"--platform=manylinux1_{machine}"]
-    for name in LOCKED:
+    for path in locked:
         run(
             sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
-            "--only-binary=:all:", "--require-hashes", "-r", str(SOURCES / name), "-d", str(folder),
+            "--only-binary=:all:", "--require-hashes", "-r", str(path), "-d", str(folder),
             *platforms,
             f"--python-version={PYTHON}", "--implementation=cp",
             f"--abi=cp{PYTHON.replace('.', '')}", "--abi=abi3", "--abi=none",
@@ -169,22 +183,30 @@ def lock() -> None:
     needed = [one for name in NAMES for one in tomllib.loads(described(name))["project"]["dependencies"]]
     needed = [one for one in needed if re.split(r"[=<>]", one)[0] not in own]
     for name, wanted in zip(LOCKED, (needed, BUILDING), strict=True):
-        subprocess.run(
-            ["uv", "pip", "compile", "-q", "--upgrade", "--generate-hashes", "--no-header", "--no-annotate",
-             "--no-emit-index-url", "--no-emit-find-links", f"--python-version={PYTHON}",
-             "-o", str(SOURCES / name), "-"],
-            input="\n".join(wanted), text=True, check=True, timeout=TIMEOUT_S,
-        )  # fmt: skip
+        lock_into(SOURCES / name, wanted)
+
+
+def lock_into(path: Path, wanted: Sequence[str]) -> None:
+    subprocess.run(
+        ["uv", "pip", "compile", "-q", "--upgrade", "--generate-hashes", "--no-header", "--no-annotate",
+         "--no-emit-index-url", "--no-emit-find-links", f"--python-version={PYTHON}", "-o", str(path), "-"],
+        input="\n".join(wanted), text=True, check=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
 
 
 def build_image(tag: str, made_of: str) -> None:
     base = base_image()
-    gather(CONTEXT / "wheels")
+    gather(CONTEXT / "wheels", [SOURCES / name for name in LOCKED])
     shutil.rmtree(CONTEXT / "ours", ignore_errors=True)
     for name in NAMES:
         build(name, CONTEXT / "ours")
     for name in ("Dockerfile", "sbom.py", *LOCKED):
         shutil.copy(SOURCES / name, CONTEXT)
+    run("docker", "build", "-q", "--network", "none", "-t", tag, *build_arguments(base, made_of), str(CONTEXT))
+
+
+def build_arguments(base: str, made_of: str) -> list[str]:
+    """Of either image: its base, and what its labels say."""
     about = {
         "BASE": base,
         "VERSION": tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"],
@@ -192,8 +214,7 @@ def build_image(tag: str, made_of: str) -> None:
         "CREATED": answer("git", "-C", str(ROOT), "log", "-1", "--format=%cI") or "",
         "INPUTS": made_of,
     }
-    arguments = [word for name, value in about.items() for word in ("--build-arg", f"{name}={value}")]
-    run("docker", "build", "-q", "--network", "none", "-t", tag, *arguments, str(CONTEXT))
+    return [word for name, value in about.items() for word in ("--build-arg", f"{name}={value}")]
 
 
 def main() -> int:
@@ -211,19 +232,28 @@ def main() -> int:
         return NOT_HERE
 
 
+def expect_engine() -> None:
+    """Raises `NotHere`."""
+    if shutil.which("docker") is None or answer("docker", "version", "-f", "{{.Server.Version}}") is None:
+        raise NotHere("no Docker engine answers")
+
+
+def tell(tag: str, begin: float) -> None:
+    size = int(answer("docker", "image", "inspect", "-f", "{{.Size}}", tag) or 0)
+    print(f"{tag}: {size / 1e6:.0f} MB, in {time.monotonic() - begin:.0f} s")
+
+
 def make(tag: str) -> int:
     """Raises `NotHere`."""
     begin = time.monotonic()
-    if shutil.which("docker") is None or answer("docker", "version", "-f", "{{.Server.Version}}") is None:
-        raise NotHere("no Docker engine answers")
+    expect_engine()
     ensure_etcd()
     made_of = fingerprint()
     if label(tag, "txnstore.inputs") == made_of:
         print(f"{tag} is up to date")
         return 0
     build_image(tag, made_of)
-    size = int(answer("docker", "image", "inspect", "-f", "{{.Size}}", tag) or 0)
-    print(f"{tag}: {size / 1e6:.0f} MB, in {time.monotonic() - begin:.0f} s")
+    tell(tag, begin)
     return 0
 
 

@@ -13,7 +13,7 @@ import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +31,56 @@ PROGRAMS = {
 
 
 @dataclass
-class RunningPod:
-    """One pod with one container. `folder` is where its log and its volumes are."""
+class RenderedPod:
+    """One pod with one container, as Kubernetes would see it."""
 
     name: str
     template: Object
     address: str
+
+    @property
+    def component(self) -> str:
+        return str(self.template["metadata"]["labels"][COMPONENT])
+
+    @property
+    def container(self) -> Object:
+        (one,) = self.template["spec"]["containers"]
+        found: Object = one
+        return found
+
+    def port(self, name: str) -> int:
+        (found,) = [port["containerPort"] for port in self.container["ports"] if port["name"] == name]
+        return int(found)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of its environment, as the chart has them."""
+        of_pod = {"metadata.name": self.name, "status.podIP": self.address}
+        return {
+            one["name"]: one["value"] if "value" in one else of_pod[one["valueFrom"]["fieldRef"]["fieldPath"]]
+            for one in self.container.get("env", ())
+        }
+
+    @property
+    def words(self) -> list[str]:
+        """Command and arguments, as the chart has them."""
+        return [*self.container["command"], *self.container.get("args", ())]
+
+    def probe(self, which: str) -> bool:
+        """Asks what the kubelet would ask. Blocks."""
+        asked = self.container[which]["httpGet"]
+        url = f"http://{self.address}:{self.port(asked['port'])}{asked['path']}"
+        try:
+            with urllib.request.urlopen(url, timeout=self.container[which]["timeoutSeconds"]) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+@dataclass
+class RunningPod(RenderedPod):
+    """`folder` is where its log and its volumes are."""
+
     folder: Path
     process: asyncio.subprocess.Process | None = None
     restarts: int = 0
@@ -49,23 +93,9 @@ class RunningPod:
         return running | self.beside
 
     @property
-    def component(self) -> str:
-        return str(self.template["metadata"]["labels"][COMPONENT])
-
-    @property
-    def container(self) -> Object:
-        (one,) = self.template["spec"]["containers"]
-        found: Object = one
-        return found
-
-    @property
     def log(self) -> str:
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
-
-    def port(self, name: str) -> int:
-        (found,) = [port["containerPort"] for port in self.container["ports"] if port["name"] == name]
-        return int(found)
 
     def signal(self, number: int) -> None:
         """Raises `RuntimeError` while it does not run."""
@@ -73,15 +103,28 @@ class RunningPod:
             raise RuntimeError(f"{self.name} does not run")
         self.process.send_signal(number)
 
-    def probe(self, which: str) -> bool:
-        """Asks what the kubelet would ask. Blocks."""
-        asked = self.container[which]["httpGet"]
-        url = f"http://{self.address}:{self.port(asked['port'])}{asked['path']}"
-        try:
-            with urllib.request.urlopen(url, timeout=self.container[which]["timeoutSeconds"]) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+
+def named_pods(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
+    """Name, template and owner of each pod that Kubernetes would make; of a CronJob one."""
+    for owner, template in pod_templates(objects):
+        name = owner["metadata"]["name"]
+        if owner["kind"] in ("StatefulSet", "Deployment"):
+            for number in range(owner["spec"].get("replicas", 2)):
+                yield f"{name}-{number}", template, owner
+        else:
+            yield name, template, owner
+
+
+def expanded(word: str, variables: Mapping[str, str]) -> str:
+    """With `$(NAME)` replaced, as Kubernetes does."""
+    return re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word)
+
+
+def write_config(objects: list[Object], name: str, place: Path) -> None:
+    """The files of a ConfigMap."""
+    (config,) = [one for one in of_kind(objects, "ConfigMap") if one["metadata"]["name"] == name]
+    for file, text in config["data"].items():
+        (place / file).write_text(text)
 
 
 @dataclass
@@ -97,13 +140,8 @@ class Kubelet:
     _keeping: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for owner, template in pod_templates(self.objects):
-            match owner["kind"]:
-                case "StatefulSet" | "Deployment":
-                    for number in range(owner["spec"].get("replicas", 2)):
-                        self._add(f"{owner['metadata']['name']}-{number}", template)
-                case _:
-                    self._add(owner["metadata"]["name"], template)
+        for name, template, _ in named_pods(self.objects):
+            self._add(name, template)
         self.addresses = {pod.name: pod.address for pod in self.pods}
 
     def _add(self, name: str, template: Object) -> None:
@@ -130,11 +168,9 @@ class Kubelet:
         return text
 
     def _variables(self, pod: RunningPod) -> dict[str, str]:
-        of_pod = {"metadata.name": pod.name, "status.podIP": pod.address}
-        found = {}
-        for one in pod.container.get("env", ()):
-            value = one["value"] if "value" in one else of_pod[one["valueFrom"]["fieldRef"]["fieldPath"]]
-            found[one["name"]] = self._addressed(value).replace("127.0.0.1", pod.address)
+        found = {
+            name: self._addressed(value).replace("127.0.0.1", pod.address) for name, value in pod.variables.items()
+        }
         return found | self.overrides.get(pod.name, {})
 
     def _mounts(self, pod: RunningPod) -> dict[str, Path]:
@@ -148,26 +184,20 @@ class Kubelet:
                 place = self.folder / "claims" / volume["persistentVolumeClaim"]["claimName"]
             place.mkdir(parents=True, exist_ok=True)
             if "configMap" in volume:
-                self._write(volume["configMap"]["name"], place)
+                write_config(self.objects, volume["configMap"]["name"], place)
             found[mount["mountPath"]] = place
         return found
-
-    def _write(self, name: str, place: Path) -> None:
-        (config,) = [one for one in of_kind(self.objects, "ConfigMap") if one["metadata"]["name"] == name]
-        for file, text in config["data"].items():
-            (place / file).write_text(text)
 
     def command(self, pod: RunningPod, words: Sequence[str] | None = None) -> tuple[list[str], dict[str, str]]:
         """The command line of a pod, or another one in it, and its environment, for this machine."""
         variables = self._variables(pod)
-        program, *words = words or [*pod.container["command"], *pod.container.get("args", ())]
+        program, *words = words or pod.words
         mounts = self._mounts(pod)
         mounted = re.compile(rf"(?<![\w/])({'|'.join(map(re.escape, mounts))})(?!\w)")
         found = []
         for word in words:
-            expanded = self._addressed(re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word))
-            expanded = re.sub(r"\b(?:0\.0\.0\.0|127\.0\.0\.1)\b", pod.address, expanded)
-            found.append(mounted.sub(lambda match: str(mounts[match[1]]), expanded) if mounts else expanded)
+            here = re.sub(r"\b(?:0\.0\.0\.0|127\.0\.0\.1)\b", pod.address, self._addressed(expanded(word, variables)))
+            found.append(mounted.sub(lambda match: str(mounts[match[1]]), here) if mounts else here)
         plain = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPYCACHEPREFIX") if name in os.environ}
         start = PROGRAMS.get(program) or ([str(find_etcd())] if program == "etcd" else [program])
         return [*start, *found], plain | {"PYTHONPATH": str(ROOT)} | variables

@@ -98,9 +98,23 @@ CASES = {
     "NewTransactionsRefused": Case(
         {f"txnstore_store_refuses_new{{{POD}}}": "1x120"}, {f"txnstore_store_refuses_new{{{POD}}}": "0x120"}
     ),
+    "NamesAlmostFull": Case(
+        {'txnstore_transaction_names{names="a"}': "81x120", 'txnstore_transaction_names_allowed{names="a"}': "100x120"},
+        {
+            'txnstore_transaction_names{names="a"}': "80x120",
+            'txnstore_transaction_names_allowed{names="a"}': "100x120",
+            'txnstore_transaction_names_allowed{names="b"}': "10x120",
+        },
+        {"names": "a"},
+    ),
     "SubscriptionBehind": Case(
         {'txnstore_subscription_backlog_entries{topic="t",subscription="s"}': "100001x120"},
         {'txnstore_subscription_backlog_entries{topic="t",subscription="s"}': "100000x120"},
+        {"topic": "t", "subscription": "s"},
+    ),
+    "SubscriptionLate": Case(
+        {'txnstore_subscription_lag_seconds{topic="t",subscription="s"}': "3601x120"},
+        {'txnstore_subscription_lag_seconds{topic="t",subscription="s"}': "3600x120"},
         {"topic": "t", "subscription": "s"},
     ),
 }

@@ -31,6 +31,7 @@ BY_THE_SCHEMA = [
     (at("broker.replicas", "2"), "'/broker/replicas': got string, want integer"),
     (at("broker.persistence.accessMode", "ReadOnlyMany"), "'/broker/persistence/accessMode': value must be one of"),
     (at("broker.persistence.size", "20GB"), "'/broker/persistence/size': '20GB' does not match pattern"),
+    (at("broker.persistence.subPath", "../other"), "'/broker/persistence/subPath': '../other' does not match pattern"),
     (at("etcd.replicas", 2), "'/etcd/replicas': value must be one of 1, 3, 5"),
     (at("etcd.quotaBytes", 16 * 1024**3), "'/etcd/quotaBytes': maximum: got"),
     (at("etcd.extraArgs", ["max-txn-ops=1"]), "'/etcd/extraArgs/0': 'max-txn-ops=1' does not match pattern"),

@@ -93,7 +93,7 @@ class ContainerCluster:
             ["serve", "--id", name, "--roles", role, *self.flags],
             environment={
                 "TXN_ETCD": ",".join(f"http://{one}:2379" for one in MEMBERS),
-                "TXN_ADVERTISE": f"{self.engine.subnet}.{len(self.engine.containers) + 10}:6650",
+                "TXN_ADVERTISE": f"{self.engine.next_address}:6650",
             },
             volumes={self._data: DATA} if role == "broker" else None,
         )

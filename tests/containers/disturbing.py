@@ -26,6 +26,12 @@ def hear(one: Container, *others: Container) -> None:
                 raise
 
 
+def dropped(one: Container) -> int:
+    """Packets that it did not hear, by the rules that hold now."""
+    listed = one.in_network("iptables", "-n", "-v", "-x", "-L", "INPUT").splitlines()
+    return sum(int(line.split()[0]) for line in listed if " DROP " in line)
+
+
 def spoil(one: Container) -> None:
     """A network that loses packets both ways, and is slow where the kernel can make it so."""
     for chain in ("INPUT", "OUTPUT"):

@@ -27,6 +27,7 @@ from tests.containers.reaper import LABEL
 ROOT = Path(__file__).parents[2]
 IMAGE = os.environ.get("TXNSTORE_IMAGE", "txnstore:local")
 ETCD_IMAGE = os.environ.get("ETCD_IMAGE", "txnstore-etcd:local")
+SPARK_IMAGE = os.environ.get("SPARK_IMAGE", "txnstore-spark:local")
 USER = "10001:10001"
 CALL_TIMEOUT_S = 60
 REAPED_WITHIN_S = 120
@@ -34,13 +35,13 @@ HTTP_TIMEOUT_S = 6.0
 TOOLS = ("nsenter", "iptables", "ip", "tc")
 
 
-def why_not() -> str | None:
-    """Why no containers can be tested here; None if they can. Answers within seconds."""
+def why_not(*more: str) -> str | None:
+    """Why no containers can be tested here; None if they can. Answers within seconds. `more`: images that it takes."""
     if not os.environ.get("CONTAINERS"):
         return "containers are tested by `make test-containers`"
     try:
         client = docker.from_env(timeout=5)
-        for image in (IMAGE, ETCD_IMAGE):
+        for image in (IMAGE, ETCD_IMAGE, *more):
             client.images.get(image)
         client.close()
     except DockerException as error:
@@ -79,6 +80,10 @@ class Container:
         """SIGTERM, and SIGKILL after the grace; returns the exit code. 137: it did not end in time."""
         self.made.stop(timeout=grace_s)
         return int(self.made.wait(timeout=CALL_TIMEOUT_S)["StatusCode"])
+
+    def wait(self, *, within_s: float = CALL_TIMEOUT_S) -> int:
+        """For its end; returns the exit code."""
+        return int(self.made.wait(timeout=within_s)["StatusCode"])
 
     @property
     def pid(self) -> int:
@@ -120,6 +125,13 @@ class Engine:
     network: Any
     subnet: str
     containers: dict[str, Container] = field(default_factory=dict)
+    _addresses: int = 9
+    """The last byte of the newest address: none is given out twice."""
+
+    @property
+    def next_address(self) -> str:
+        """That the next container gets."""
+        return f"{self.subnet}.{self._addresses + 1}"
 
     def create(
         self,
@@ -131,31 +143,51 @@ class Engine:
         volumes: Mapping[str, str] | None = None,
         memory: str = "768m",
         entrypoint: Sequence[str] | None = None,
+        tmp: str = "size=16m",
+        aliases: Sequence[str] | None = None,
+        **more: Any,
     ) -> Container:
-        """`volumes`: folder of this machine, or volume, → folder inside."""
-        address = f"{self.subnet}.{len(self.containers) + 10}"
+        """`volumes`: folder of this machine, or volume, → folder inside, with `:ro` behind it or not. `tmp`: options of
+        a small disk in memory. `aliases`: its names on the network, by default `name`. `more`: as the engine's client
+        has them, in place of what is said here."""
+        address = self.next_address
+        self._addresses += 1
+        confined: dict[str, Any] = {
+            "user": USER,
+            "read_only": True,
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+            "mem_limit": memory,
+            "pids_limit": 512,
+            "tmpfs": {"/tmp": tmp},
+            "volumes": [f"{source}:{target}" for source, target in (volumes or {}).items()],
+        }
+        on_network = EndpointConfig("1.41", aliases=[name] if aliases is None else list(aliases), ipv4_address=address)
         made = self.client.containers.create(
             image,
             list(command),
             entrypoint=None if entrypoint is None else list(entrypoint),
             name=f"{self.run}-{name}",
             hostname=name,
-            user=USER,
-            read_only=True,
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges:true"],
-            mem_limit=memory,
-            pids_limit=512,
-            tmpfs={"/tmp": "size=16m"},
             environment=dict(environment or {}),
-            volumes={source: {"bind": target, "mode": "rw"} for source, target in (volumes or {}).items()},
             labels={LABEL: self.run},
             healthcheck={"test": ["NONE"]},  # asked from here: each would be a Python more on a busy machine
             network=self.network.name,
-            networking_config={self.network.name: EndpointConfig("1.41", aliases=[name], ipv4_address=address)},
+            networking_config={self.network.name: on_network},
+            **(confined | more),
         )
         self.containers[name] = Container(name, address, made)
         return self.containers[name]
+
+    @property
+    def gateway(self) -> str:
+        """This machine's address on the network."""
+        return f"{self.subnet}.1"
+
+    def remove(self, one: Container) -> None:
+        """With what it had written into itself; its name is free again, its address is not."""
+        one.made.remove(force=True, v=True)
+        del self.containers[one.name]
 
     def volume(self, name: str, options: Mapping[str, str]) -> Any:
         return self.client.volumes.create(f"{self.run}-{name}", labels={LABEL: self.run}, driver_opts=dict(options))

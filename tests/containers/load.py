@@ -1,16 +1,29 @@
-"""Clients that work on and retry what is retriable: how long their sends take, and what else they meet."""
+"""Clients that work on and retry what is retriable: how long their sends take, and what else they meet.
+
+As a program in a container: `python3 load.py URL TOPIC FOLDER`. It works until `FOLDER/stop` is there, then reads back
+what it was told is kept, and leaves `FOLDER/report.json`. `FOLDER/committed` says meanwhile how many transactions have
+committed; a file `FOLDER/tell` it answers by `FOLDER/told`, all values that were acknowledged by then. Where
+`FOLDER/only-read` is there, it leaves what it reads in `FOLDER/read`, and does nothing else.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import txnclient
 from txnclient import InvalidTxnState, TxnError
 
 PAUSE_S = 0.05
+LOOK_S = 0.1
+SHOWN = 5
 
 
 @dataclass
@@ -83,3 +96,48 @@ class Load:
     async def read_back(self) -> list[bytes]:
         async with await self.client.reader(self.topic, start="earliest", end="latest") as reader:
             return [message.value async for message in reader]
+
+    def report(self, read: list[bytes]) -> dict[str, Any]:
+        found = Counter(read)
+        return {
+            "committed": self.committed,
+            "sends": len(self.sends_s),
+            "p50_ms": self.percentile_ms(50),
+            "p99_ms": self.percentile_ms(99),
+            "longest_ms": self.percentile_ms(100),
+            "repeated": dict(self.repeated),
+            "errors": self.errors,
+            "missing": texts(self.kept - found.keys())[:SHOWN],
+            "too many": texts(value for value, times in found.items() if times > 1 or value not in self.kept)[:SHOWN],
+        }
+
+
+def texts(values: Iterable[bytes]) -> list[str]:
+    return sorted(value.decode() for value in values)
+
+
+def put(path: Path, text: str) -> None:
+    """Whole, or not there."""
+    part = path.with_name(f".{path.name}")
+    part.write_text(text)
+    part.rename(path)
+
+
+async def work(url: str, topic: str, folder: Path) -> None:
+    async with txnclient.connect(url, timeout=60.0) as client:
+        load = Load(client, topic)
+        if (folder / "only-read").exists():
+            put(folder / "read", json.dumps(texts(await load.read_back())))
+            return
+        async with load:
+            while not (folder / "stop").exists():
+                put(folder / "committed", str(load.committed))
+                if (folder / "tell").exists():
+                    (folder / "tell").unlink()
+                    put(folder / "told", json.dumps(texts(load.kept)))
+                await asyncio.sleep(LOOK_S)
+        put(folder / "report.json", json.dumps(load.report(await load.read_back())))
+
+
+if __name__ == "__main__":
+    asyncio.run(work(sys.argv[1], sys.argv[2], Path(sys.argv[3])))

@@ -188,6 +188,9 @@ spec:
         {{- if $keepsData }}
         - name: data
           mountPath: /var/lib/txnstore
+          {{- with $own.persistence.subPath }}
+          subPath: {{ . }}
+          {{- end }}
         {{- end }}
         {{- if $tls }}
         - name: etcd-tls
