@@ -236,13 +236,14 @@ class Coordinator:
         attempt: bytes = b"",
         owner: str = "anonymous",
         keep: Keep = KEPT_BY_DEFAULT,
+        known_only: bool = False,
     ) -> Begun:
         """Join the transaction of `name`, or begin it under `tcid` (any will do): after a commit it returns the
         outcome, after an abort the name starts afresh (DESIGN §10).
 
-        `timeout_ms` and `keep` count only for the call that begins it. It belongs to no session: it ends by a decision
-        or at its deadline. Raises `NotOwner`, `InvalidArgument`, `Timeout`, `StoreUnavailable`, `StoreFull`,
-        `OutcomeUnknown`.
+        `timeout_ms` and `keep` count only for the call that begins it; `known_only` begins none. It belongs to no
+        session: it ends by a decision or at its deadline. Raises `NotOwner`, `InvalidArgument`, `Timeout`,
+        `StoreUnavailable`, `StoreFull`, `TooManyNames`, `OutcomeUnknown`; with `known_only` `TxnNotFound`.
         """
         validate_txn_name(name)
         tc = self._tcid(tcid)
@@ -253,6 +254,7 @@ class Coordinator:
             attempt=self._attempt(attempt),
             owner=owner,
             keep=keep,
+            known_only=known_only,
         )
 
     async def begin_keyed(

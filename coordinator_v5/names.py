@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from coordinator_v5.begins import BeginHandler
 from coordinator_v5.ends import EndHandler
+from coordinator_v5.name_bounds import NameBounds
 from coordinator_v5.state import CoordinatorState
 from coordinator_v5.transactions import OwnedTcid, OwnedTransaction, Phase
 from txnstore import keys, records
@@ -26,8 +27,9 @@ from txnstore.writes.name_transitions import (
     read_name,
 )
 from txnstore.writes.transitions import RecordedDecision
-from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError
+from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 from txnwire.ids import TxnId
+from txnwire.names import namespace_of
 
 MAX_LOOKS: Final = 3
 """Reads of a name whose transaction is collected meanwhile; one retry is enough unless records were deleted by hand."""
@@ -56,24 +58,41 @@ class NameHandler:
         self._state = state
         self._begins = begins
         self._ends = ends
+        self._bounds = NameBounds(
+            state.store, state.clock, state.settings.names, look_every_s=state.settings.count_names_s
+        )
         self._creating: dict[str, asyncio.Future[NamedVerdict | TxnError]] = {}
         """Begins of names in flight from here; one per name, which outlives its caller."""
 
-    async def begin(self, tc: OwnedTcid, *, name: str, timeout_ms: int, attempt: str, owner: str, keep: Keep) -> Begun:
+    async def begin(
+        self,
+        tc: OwnedTcid,
+        *,
+        name: str,
+        timeout_ms: int,
+        attempt: str,
+        owner: str,
+        keep: Keep,
+        known_only: bool = False,
+    ) -> Begun:
         """Get or create. A repeated `attempt` finds the transaction it made, through any coordinator (D7).
 
-        Raises `NotOwner`, `Overloaded`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be begun, under its own
-        id, and is not aborted then. `OutcomeUnknown`: its records were deleted by hand."""
+        Raises `NotOwner`, `Overloaded`, `TooManyNames`, `StoreFull`, `StoreUnavailable`; `Timeout`: it may yet be
+        begun, under its own id, and is not aborted then. `OutcomeUnknown`: its records were deleted by hand. With
+        `known_only` `TxnNotFound` for a free name."""
         started, limit_s = self._state.clock.monotonic(), self._state.settings.answer_s
         try:
             async with asyncio.timeout(limit_s):
-                begun = await self._begin(tc, name, timeout_ms, attempt, owner, keep)
+                begun = await self._begin(tc, name, timeout_ms, attempt, owner, None if known_only else keep)
         except TimeoutError:
             raise Timeout(f"the begin of {name!r} was not answered within {limit_s} s: ask again") from None
         self._state.counters.begin_latency.observe(self._state.clock.monotonic() - started)
         return begun
 
-    async def _begin(self, tc: OwnedTcid, name: str, timeout_ms: int, attempt: str, owner: str, keep: Keep) -> Begun:
+    async def _begin(
+        self, tc: OwnedTcid, name: str, timeout_ms: int, attempt: str, owner: str, keep: Keep | None
+    ) -> Begun:
+        """`keep` None: only a name that is not free."""
         while True:
             found = await self.look(name)
             txn_id, decision = found.state
@@ -81,9 +100,13 @@ class NameHandler:
                 header = found.header
                 joined = header is None or header.attempt != attempt
                 return Begun(txn_id, 0 if header is None else header.timeout_ms, joined, decision)
+            if keep is None:
+                raise TxnNotFound(f"no transaction is known by the name {name!r}: it was aborted, or is forgotten")
             creating = self._creating.get(name)
             if creating is None:
                 self._begins.check_room(tc)
+                if found.record is None:
+                    await self._bounds.check(name)
                 counter = await self._begins.next_id(tc)
                 creating = self._creating.get(name)
             if creating is None:
@@ -130,6 +153,8 @@ class NameHandler:
         """Send the begin of a free name. ▲ It goes on until it is definite, even without a waiter, and its transaction
         is not aborted: others may have joined it by then (DESIGN §4)."""
         state, name = self._state, header.name or ""
+        if not keep.ms:
+            keep = keep._replace(ms=state.settings.names.keep_ms(namespace_of(name)))
         now, left_s = state.clock.monotonic(), (header.timeout_ms - header.created_ms) / 1000
         txn = OwnedTransaction(
             tc, TxnId(tc.tcid, counter), header, phase=Phase.BEGINNING, begun_at=now, due=now + left_s
@@ -158,6 +183,8 @@ class NameHandler:
                 self._begins.lost(txn.tc)
         else:
             if answer.begun:
+                if commit.compares[2].value == 0:  # the name is new
+                    self._bounds.begun(txn.header.name or "")
                 self._opened(txn, answer.landed)
             else:
                 txn.tc.remove(txn)

@@ -144,7 +144,7 @@ async def list_transactions(
     found: list[TransactionRecord] = []
     candidates = headers(store, unreadable=unreadable)
     if segment is not None:
-        candidates = _records(store, await _ids_in_segment(store, segment), unreadable)
+        candidates = _records(store, await _ids_in_segment(store, segment, unreadable), unreadable)
     async with aclosing(candidates) as walk:
         async for record in walk:
             header = record.header
@@ -356,16 +356,19 @@ async def _hanging(
     return Hanging(record, writes, acks, ownerless)
 
 
-async def _ids_below(store: MetadataStore, prefix: bytes) -> list[TxnId]:
+async def _ids_below(
+    store: MetadataStore, prefix: bytes, unreadable: list[UnreadableRecord] | None = None
+) -> list[TxnId]:
     found: list[TxnId] = []
     async for page in in_pages(store, prefix, keys.prefix_end(prefix), at_once=PAGE_KEYS, keys_only=True):
-        found += [keys.txn_of(record.key) for record in page]
+        named = [_readable(record, lambda one: keys.txn_of(one.key), unreadable) for record in page]
+        found += [txn_id for txn_id in named if txn_id is not None]
     return found
 
 
-async def _ids_in_segment(store: MetadataStore, segment: str) -> list[TxnId]:
-    writes = await writes_by_segment(store, segment)
-    acks = await _ids_below(store, keys.acks_by_segment(segment))
+async def _ids_in_segment(store: MetadataStore, segment: str, unreadable: list[UnreadableRecord] | None) -> list[TxnId]:
+    writes = await _ids_below(store, keys.writes_by_segment(segment), unreadable)
+    acks = await _ids_below(store, keys.acks_by_segment(segment), unreadable)
     return sorted(dict.fromkeys([*writes, *acks]))
 
 

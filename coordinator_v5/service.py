@@ -68,6 +68,7 @@ class CoordinatorService:
             attempt=request.attempt,
             owner=owner,
             keep=Keep(request.keep_ms, request.keep_newest),
+            known_only=request.known_only,
         )
         ok = pb.NewTxnOk(
             txnid_most_bits=begun.txn_id.most_bits,

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameSettings:
+    """What a namespace of transaction names (`txnwire.names.namespace_of`) is granted; `…_of`: by namespace."""
+
+    keep_s: float = 7 * 24 * 3600.0
+    """How long an outcome is kept, counted from its collection, where the begin does not say."""
+    keep_s_of: Mapping[str, float] = field(default_factory=dict)
+    most: int = 2_000_000
+    """Names of one namespace; past it a begin of a new one is refused with `TooManyNames`. 150 bytes each: 300 MB."""
+    most_of: Mapping[str, int] = field(default_factory=dict)
+
+    def keep_ms(self, namespace: str) -> int:
+        return int(self.keep_s_of.get(namespace, self.keep_s) * 1000)
+
+    def bound(self, namespace: str) -> int:
+        return self.most_of.get(namespace, self.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +74,6 @@ class CoordinatorSettings:
     """Transactions open for longer are checked this often: another coordinator may have ended them."""
     housekeeping_every_s: float = 60.0
     """How often stale deadline keys and expired outcome blocks are deleted."""
+    names: NameSettings = field(default_factory=NameSettings)
+    count_names_s: float = 10.0
+    """How often the number of names, which the elected sweeper has counted, is read while new ones are begun."""

@@ -19,7 +19,9 @@ import logging
 from txnclient.client import Client, connect
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout
 from txnclient.consuming.consumer import Consumer
+from txnclient.consuming.lag import Lag, SegmentLag
 from txnclient.consuming.message import Message
+from txnclient.consuming.positions import NextMessage, Positions, TopicPositions
 from txnclient.handlers import Output
 from txnclient.processing import ProcessStatistics, process, process_batches
 from txnclient.producing.producer import Producer
@@ -32,6 +34,7 @@ from txnclient.serializers import Serializer
 from txnclient.transactions.transaction import CommitResult, Transaction, TransactionState
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import (
+    ERRORS,
     CallerError,
     ConnectionLost,
     DataCorrupt,
@@ -54,6 +57,7 @@ from txnwire.errors import (
     StoreUnavailable,
     SubscriptionNotFound,
     Timeout,
+    TooManyNames,
     TopicExists,
     TopicNotFound,
     TxnAborted,
@@ -70,6 +74,9 @@ from txnwire.ids import MessageId, Position, TxnId
 
 logging.getLogger("txnclient").addHandler(logging.NullHandler())
 
+for _error in (TxnError, CallerError, ServiceError, *ERRORS, EndOfStream):
+    _error.__module__ = "txnclient"  # tracebacks show what an application imports and catches
+
 __all__ = [
     "CallerError",
     "Client",
@@ -85,10 +92,12 @@ __all__ = [
     "InternalError",
     "InvalidArgument",
     "InvalidTxnState",
+    "Lag",
     "Message",
     "MessageId",
     "MessageTooLarge",
     "NameNotFound",
+    "NextMessage",
     "NotAllowed",
     "NotOwner",
     "OutcomeUnknown",
@@ -96,12 +105,14 @@ __all__ = [
     "Output",
     "Overloaded",
     "Position",
+    "Positions",
     "ProcessStatistics",
     "Producer",
     "ProducerFenced",
     "Reader",
     "SegmentBounds",
     "SegmentInfo",
+    "SegmentLag",
     "SegmentSealed",
     "SequenceGap",
     "Serializer",
@@ -111,10 +122,12 @@ __all__ = [
     "StoreUnavailable",
     "SubscriptionNotFound",
     "Timeout",
+    "TooManyNames",
     "TopicBounds",
     "TopicExists",
     "TopicLayout",
     "TopicNotFound",
+    "TopicPositions",
     "Transaction",
     "TransactionState",
     "TxnAborted",

@@ -63,7 +63,8 @@ def connect(
     With a `transaction_key` (free text without `&`) this client becomes the key's only holder. It fences the previous
     holder: the service aborts that client's open transaction at once, and its later calls in transactions fail with
     `ExpiredTransaction`. A client with a key has one transaction open at a time, and no named ones.
-    Raises `InvalidArgument`, `Timeout` if no server answers in time, `Unauthorized`.
+    Raises `InvalidArgument`, `Timeout` if no server answers in time, `Unauthorized`, `ExpiredTransaction` if a newer
+    client has taken the key meanwhile.
     """
     if tls is not None:
         raise InvalidArgument("tls is not offered by this version: connect without it")
@@ -219,14 +220,16 @@ class Client(Openers):
         the upper one from hash `at` on (default: the middle). Returns the layout that this client then knows.
 
         Producers move to the children without a call; the split neither waits for transactions nor aborts them.
-        Repeating it is harmless. Raises `TopicNotFound`, `InvalidArgument` if the layout does not allow it (e.g. the
-        segment is sealed already), `NotAllowed` while another change of the segment is under way, `Timeout`.
+        Repeating it is harmless. Raises `TopicNotFound`, `NameNotFound`, `InvalidArgument` if the layout does not allow
+        it (e.g. the segment is sealed already), `NotAllowed` while another change of the segment is under way,
+        `Timeout`.
         """
         await self._expect_open()
         return await topic_changes.split(self._session, segment, at)
 
     async def merge(self, segment_a: str, segment_b: str) -> TopicLayout:
-        """Seal two active segments whose ranges are adjacent and let one child take both; otherwise as `split`."""
+        """Seal two active segments whose ranges are adjacent and let one child take both; otherwise as `split`. Raises
+        what `split` does."""
         await self._expect_open()
         return await topic_changes.merge(self._session, segment_a, segment_b)
 
@@ -236,7 +239,8 @@ class Client(Openers):
         Refused with `NotAllowed` while producers or consumers are connected, unless `force`: they then receive
         `TopicNotFound`. Transactions that wrote or acked there go on, and end as if they had not. Once accepted, the
         service completes it without this client; a topic created again under the name is a new one.
-        Raises `TopicNotFound`, `NotAllowed`, `Timeout` (it may still be under way: repeat it to wait for its end).
+        Raises `TopicNotFound`, `NotAllowed`, `DataCorrupt` (it names what keeps the deletion waiting), `Timeout` (it
+        may still be under way: repeat it to wait for its end).
         """
         await self._expect_open()
         await topic_changes.delete_topic(self._session, topic, force=force)
@@ -246,7 +250,8 @@ class Client(Openers):
 
         Refused with `NotAllowed` while consumers are connected, unless `force`: they then receive
         `SubscriptionNotFound`. Its pending acks in open transactions are dropped; the transactions go on. Raises
-        `TopicNotFound`, `SubscriptionNotFound`, `NotAllowed`, `Timeout` (repeat it to wait for its end).
+        `TopicNotFound`, `SubscriptionNotFound`, `NotAllowed`, `DataCorrupt` (it names what keeps the deletion waiting),
+        `Timeout` (repeat it to wait for its end).
         """
         await self._expect_open()
         await topic_changes.delete_subscription(self._session, topic, subscription, force=force)
@@ -320,7 +325,8 @@ class Client(Openers):
         `commit()` give its result; after an abort the name starts afresh. Names are free text of up to 512 bytes, e.g.
         "job-7/42".
 
-        The service keeps the outcome for `keep` after the end, a minute to 100 years; by default 30 days. With
+        The service keeps the outcome for `keep` after the end, a minute to 100 years; by default as the service is set
+        for the name's namespace (what stands before its first "/"), 7 days where nobody has set anything. With
         `keep_newest` it keeps the newest commit of a prefix (up to the last "/") for ever: a job that numbers its
         steps, `job-7/42`, finds its last one at any later time. The begin that created the transaction sets both; a
         begin of a name whose outcome is no longer kept does the work again.
@@ -329,9 +335,10 @@ class Client(Openers):
         the name with the same attempt count as one, so `.joined` tells of other programs only. `writer_id`: the writer
         to join as; the caller must never give one out twice. Consecutive ids make large commits small.
 
-        A client with a transaction key has one at a time: `InvalidTxnState` while another is open, `ExpiredTransaction`
-        once a newer client holds the key. Raises `StoreFull`, `Timeout` or the error that prevented it within the
-        client's timeout.
+        Raises `StoreFull`, `TooManyNames` (the namespace of a new name is full), `OutcomeUnknown` (the name's records
+        were deleted by hand), `Timeout` or the error that prevented it within the client's timeout. A client with a
+        transaction key has one at a time: `InvalidTxnState` while another is open, `ExpiredTransaction` once a newer
+        client holds the key.
         """
         await self._expect_open()
         if name is not None:
@@ -363,7 +370,8 @@ class Client(Openers):
     async def transaction(self, *, timeout: float = 60.0, name: str | None = None) -> AsyncIterator[Transaction]:
         """`async with client.transaction() as txn`: commit on success, abort on an exception, which is raised again.
 
-        A `name` raises `InvalidArgument`: leaving the block would end the named transaction for all its writers."""
+        Raises what `begin` and `commit` do. A `name` is refused with `InvalidArgument`: leaving the block would end the
+        named transaction for all its writers."""
         if name is not None:
             raise InvalidArgument(
                 f"the transaction {name!r} is everybody's who joins it, and leaving a block would end it for all: use "

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime
+from re import Pattern
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from txnclient.connection.opening import Closable, Opening
 from txnclient.connection.registrations import Registrations
 from txnclient.connection.session import Session
+from txnclient.connection.topic_layout import TopicLayout
 from txnclient.consuming.assigned_feeds import ConsumerSettings
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.consumer_impl import ConsumerImpl
@@ -17,6 +19,7 @@ from txnclient.consuming.dead_letters import DeadLetterPolicy, Services
 from txnclient.consuming.reader_ends import starts_by_time
 from txnclient.consuming.starts import StartArgument, start_to_wire, topics_of
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
+from txnclient.producing.numbered import NumberedLife, check_source
 from txnclient.producing.producer import Producer
 from txnclient.producing.producer_impl import ProducerImpl
 from txnclient.reading import entries
@@ -101,6 +104,7 @@ class Openers:
         *,
         serializer: Any = None,
         name: str | None = None,
+        sequence_id: int | None = None,
         linger_ms: float = 5,
         batch_bytes: int = 131_072,
         compression: str | None = "zstd",
@@ -112,12 +116,19 @@ class Openers:
         One producer is live per `name`: a second one fences the first; None: a random name. `linger_ms`: how long
         messages may gather while earlier ones are under way. `compression`: "zstd" (with `compression_level` 1 to 9),
         "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
-        `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`. Raises `TopicNotFound`,
-        `InvalidArgument`.
+        `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`.
+        `sequence_id`: with a `name`, makes it a numbered producer, for a source that numbers what it reads: the id up
+        to which the source knows everything to be stored, -1 for none. `Producer.last_sequence_id` then tells where to
+        go on; whatever is sent again is stored once. A name is remembered for 7 days after its last send.
+
+        Raises `TopicNotFound`, `InvalidArgument`; for a numbered producer also `ProducerFenced` if another of the name
+        is being opened, `NotAllowed` if a broker is of an older release, `Timeout`.
         """
 
         async def open_producer() -> Producer[Any]:
             await self._expect_open()
+            if sequence_id is not None:
+                check_source(name, sequence_id)
             registration = await self._registrations.enter(str(TopicName.parse(topic)), self._session.deadline())
 
             def on_closed(producer: ProducerImpl[Any]) -> None:
@@ -125,6 +136,7 @@ class Openers:
                 self._registrations.leave(registration)
 
             try:
+                life = await self._life(registration.layout, name, sequence_id)
                 self._check_open()  # ▲ closed meanwhile: no close would wait for its sends or fail them
                 producer = ProducerImpl[Any](
                     self._session,
@@ -136,6 +148,7 @@ class Openers:
                     compression_level=compression_level,
                     buffer_bytes=buffer_bytes,
                     serializer=serializer_of(serializer),
+                    life=life,
                     on_closed=on_closed,
                 )
                 return Producer(self._keep(producer))
@@ -145,13 +158,21 @@ class Openers:
 
         return Opening(open_producer)
 
+    async def _life(self, layout: TopicLayout, name: str | None, sequence_id: int | None) -> NumberedLife | None:
+        """The life of a numbered producer, once it has taken its name."""
+        if name is None or sequence_id is None:
+            return None
+        life = NumberedLife(self._session, layout, name, sequence_id)
+        await life.open(self._session.deadline())
+        return life
+
     # ---- consumers --------------------------------------------------------------------------------------------------
 
     @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: Literal["bytes"] | None = None,
         **options: Unpack[ConsumerOptions],
@@ -159,8 +180,8 @@ class Openers:
     @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: Literal["str"],
         **options: Unpack[ConsumerOptions],
@@ -168,8 +189,8 @@ class Openers:
     @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: Literal["json"],
         **options: Unpack[ConsumerOptions],
@@ -177,16 +198,16 @@ class Openers:
     @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: tuple[Callable[[V], bytes], Callable[[bytes], V]] | Serializer[V],
         **options: Unpack[ConsumerOptions],
     ) -> Opening[Consumer[V]]: ...
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: Any = None,
         type: str = "stream",
@@ -198,24 +219,32 @@ class Openers:
         max_redeliveries: int | None = None,
         dead_letter_topic: str | None = None,
         redelivery_delay: float = 1.0,
+        topics_pattern: str | Pattern[str] | None = None,
+        ack_timeout: float | None = None,
     ) -> Opening[Consumer[Any]]:
         """`await` it, or `async with` it. `start` applies only if the subscription does not exist yet.
 
         `type`: in a "stream" one consumer at a time reads each segment, in order per key; in a "queue" every consumer
         gets messages of all segments. One stream consumer is live per `name`; None: a random name.
-        The buffer keeps `prefetch` messages, or about `prefetch_bytes`, over all segments.
+        `topics_pattern`, instead of `topics`: a regular expression for the whole names of topics. Those that match are
+        joined within seconds of their creation, at their earliest message; deleted ones are left quietly.
+        The buffer keeps at most `prefetch` messages, or about `prefetch_bytes`, over all segments; fewer of a queue
+        that others share.
 
-        For queues: `redelivery_delay`, in seconds, of `nack`. A message redelivered `max_redeliveries` times (None: no
-        limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, created if it is missing).
+        For queues: `redelivery_delay`, in seconds, of `nack`. What is not acked within `ack_timeout` seconds of its
+        receipt (None: no limit) is given back, as by a `nack` without delay. A message redelivered `max_redeliveries`
+        times (None: no limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, created if it is
+        missing).
 
         `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`; see `message.value`.
-        Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed` (e.g. the subscription is of the other type), `Timeout`.
+        Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed` (e.g. the subscription is of the other type),
+        `Overloaded` (it has too many consumers), `Timeout`.
         """
 
         async def open_consumer() -> Consumer[Any]:
             await self._expect_open()
             settings = ConsumerSettings(
-                topics=topics_of(topics),
+                topics=[] if topics is None else topics_of(topics),
                 subscription=subscription,
                 type=type,
                 start=start,
@@ -224,6 +253,8 @@ class Openers:
                 prefetch=prefetch,
                 prefetch_bytes=prefetch_bytes,
                 redelivery_delay=redelivery_delay,
+                topics_pattern=topics_pattern,
+                ack_timeout=ack_timeout,
             )
             consumer = ConsumerImpl[Any](
                 self._session,
@@ -292,7 +323,8 @@ class Openers:
         `txn.result.revision`; the reader reads everything committed by then.
 
         A MessageId as start begins at that message in its segment, and at the earliest message of other segments.
-        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        Raises `TopicNotFound`, `DataTrimmed` (retention has taken part of what a snapshot promises), `InvalidArgument`,
+        `Timeout`.
         """
 
         async def open_reader() -> Reader[Any]:

@@ -5,6 +5,7 @@ The calls in `client.py` name every option with its default; a test holds the tw
 
 from __future__ import annotations
 
+from re import Pattern
 from typing import TypedDict
 
 from txnclient.consuming.starts import StartArgument
@@ -13,6 +14,7 @@ from txnclient.reading.snapshot import Snapshot
 
 class ProducerOptions(TypedDict, total=False):
     name: str | None
+    sequence_id: int | None
     linger_ms: float
     batch_bytes: int
     compression: str | None
@@ -30,6 +32,8 @@ class ConsumerOptions(TypedDict, total=False):
     max_redeliveries: int | None
     dead_letter_topic: str | None
     redelivery_delay: float
+    topics_pattern: str | Pattern[str] | None
+    ack_timeout: float | None
 
 
 class ReaderOptions(TypedDict, total=False):

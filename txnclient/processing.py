@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from txnclient.batch_pace import BatchPace
 from txnclient.connection.deadlines import Backoff
 from txnclient.connection.tasks import OwnedTasks
+from txnclient.consuming.by_segment import share_bytes
 from txnclient.consuming.consumer import Consumer, consumer_impl
-from txnclient.consuming.consumer_impl import ConsumerImpl, share_bytes
+from txnclient.consuming.consumer_impl import ConsumerImpl
 from txnclient.consuming.message import Message
 from txnclient.handlers import (
     BatchHandler,
@@ -97,9 +99,10 @@ async def process(
     of these. `producers`: one, or several by name, for `Output(to=name)`. A message may be handled more than once; its
     outputs and its ack count exactly once. A plain handler runs in the event loop: keep it short.
 
-    A batch takes the messages that are there, up to `batch_messages` or about `batch_bytes`. It gathers for `linger_ms`
-    only while commits are under way, of which there are `commits_under_way` at most. The loop ends when `stop` is set,
-    after `max_messages`, or when nothing has come for `idle_timeout` seconds; otherwise never.
+    A batch takes the messages that are there, up to `batch_messages` or about `batch_bytes`. Of a queue it takes what
+    the handler works off in some 50 ms, more where commits are slow: the rest is for other workers. It gathers for
+    `linger_ms` only while commits are under way, of which there are `commits_under_way` at most. The loop ends when
+    `stop` is set, after `max_messages`, or when nothing has come for `idle_timeout` seconds; otherwise never.
 
     After a transient failure (a conflict, a lost broker, a segment assigned elsewhere) the messages are handled again;
     if nothing was committed for `patience` seconds, the error is raised. If the handler raises, a stream's loop ends
@@ -107,13 +110,17 @@ async def process(
     others of its batch. Whatever is raised, nothing remains half done.
     """
     chosen = producers_by_name(producers)
+    behind = consumer_impl(consumer)
+    pace, clock = BatchPace(batch_messages), behind.session.clock
 
     async def work(messages: Sequence[Message[V]]) -> list[Handled]:
         handled: list[Handled] = []
+        begun_s = clock.monotonic()
         for message in messages:
             handled.append(await handle(handler, message))
             if handled[-1].error is not None and consumer.type == "stream":
                 break
+        pace.worked(len(handled), clock.monotonic() - begun_s)
         return handled
 
     limits = Limits(
@@ -127,7 +134,7 @@ async def process(
         idle_timeout=idle_timeout,
         patience=patience,
     )
-    return await Processing(consumer_impl(consumer), MessageWork(work, chosen), limits).run()
+    return await Processing(behind, MessageWork(work, chosen), limits, pace).run()
 
 
 async def process_batches(
@@ -145,8 +152,8 @@ async def process_batches(
     patience: float = 120.0,
 ) -> ProcessStatistics:
     """As `process`, with `handler(messages, txn)`, plain or `async`, which sends in the transaction itself, to any
-    topic; the loop acks the messages. For a queue, a batch whose handler raises is handled again one message at a time,
-    to find the ones to nack."""
+    topic; the loop acks the messages. A batch of a queue, too, takes up to `batch_messages`: name fewer for long jobs.
+    One whose handler raises is handled again one message at a time, to find the ones to nack."""
 
     async def work(messages: Sequence[Message[V]], txn: Transaction) -> None:
         done = handler(messages, txn)
@@ -173,7 +180,16 @@ async def process_batches(
 class Processing:
     """One run of the loop."""
 
-    def __init__(self, consumer: ConsumerImpl[Any], work: MessageWork | BatchWork, limits: Limits) -> None:
+    def __init__(
+        self,
+        consumer: ConsumerImpl[Any],
+        work: MessageWork | BatchWork,
+        limits: Limits,
+        pace: BatchPace | None = None,
+    ) -> None:
+        """`pace`: bounds a queue's batches; None: only `limits` do."""
+        self._pace = pace or BatchPace(limits.batch_messages)
+        self._bounded = pace is not None and consumer.type == "queue"
         self._consumer = consumer
         self._session = consumer.session
         self._work = work
@@ -185,6 +201,8 @@ class Processing:
         self._under_way: deque[tuple[HandlerStep, asyncio.Task[None]]] = deque()
         self._backoff = Backoff(self._session.random)
         self._progress_at = self._session.clock.monotonic()
+        self._waited_s = 0.0
+        """For commits, since the last batch was taken up."""
         self._messages = self._outputs = self._transactions = self._again = self._nacked = 0
 
     async def run(self) -> ProcessStatistics:
@@ -224,7 +242,7 @@ class Processing:
     async def _gather(self) -> list[Message[Any]]:
         """The next batch; empty if the caller should await the commits under way instead."""
         limits = self._limits
-        room = limits.batch_messages
+        room = self._at_once
         if limits.max_messages is not None:
             pending = sum(len(step.messages) for step, _ in self._under_way)
             room = min(room, limits.max_messages - self._messages - self._nacked - pending)
@@ -251,9 +269,13 @@ class Processing:
             size += sum(map(share_bytes, more))
         return messages
 
+    @property
+    def _at_once(self) -> int:
+        return self._pace.at_once if self._bounded else self._limits.batch_messages
+
     async def _receive(self, at_most: int, wait_s: float | None) -> list[Message[Any]]:
         """Receive about `batch_bytes`; empty when the time is up (None: never) or the loop is to stop."""
-        receive = self._consumer.receive_batch(at_most, self._limits.batch_bytes, wait_s)
+        receive = self._consumer.receive_batch(at_most, self._limits.batch_bytes, wait_s, at_once=self._at_once)
         if self._limits.stop is None:
             return await receive
         receiving = asyncio.ensure_future(receive)
@@ -286,6 +308,7 @@ class Processing:
     async def _start(self, messages: list[Message[Any]]) -> None:
         """Handle the messages, then commit in a separate task. Raises the error that prevented the handling."""
         step = HandlerStep(self._consumer, messages, self._begun_ahead)
+        self._waited_s = 0.0
         try:
             while self._one_at_a_time and self._under_way:
                 await self._settle_first()
@@ -296,6 +319,7 @@ class Processing:
             self._consumer.ack_nowait(step.accepted, txn=transaction_impl(step.begun))
             while len(self._under_way) >= self._limits.commits_under_way:
                 await self._settle_first()
+            self._pace.waited(self._waited_s)
         except BaseException as error:
             await step.abort(error)
             if not self._ordered and isinstance(error, Exception) and not isinstance(error, HandlerFailed):
@@ -342,7 +366,9 @@ class Processing:
 
     async def _settle_first(self) -> None:
         step, task = self._under_way[0]
+        begun_s = self._session.clock.monotonic()
         await asyncio.wait((task,))
+        self._waited_s += self._session.clock.monotonic() - begun_s
         self._under_way.popleft()
         self._settle(step)
 

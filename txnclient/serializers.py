@@ -108,6 +108,8 @@ def decode(serializer: Serializer[Any], data: bytes, message_id: MessageId, topi
     """Raises `UndecodableMessage` that names the message and quotes the serializer's error."""
     try:
         return serializer.decode(data)
+    except UndecodableMessage:
+        raise
     except Exception as error:
         raise UndecodableMessage(
             f"message {message_id} of {topic} ({len(data)} bytes) cannot be decoded: {type(error).__name__}: {error}; "

@@ -17,6 +17,7 @@ from txnctl.commands import (
     check,
     health,
     keys,
+    names,
     piping,
     reading,
     snapshots,
@@ -40,6 +41,7 @@ app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(keys.app, name="keys")
 keys.also_as_commands_of(transactions.app)
+app.add_typer(names.app, name="names")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(bench.app, name="bench")
 app.add_typer(spark.app, name="spark")
@@ -94,6 +96,12 @@ def serve(
     max_connections: Annotated[int | None, typer.Option(help="served at once; one more is refused")] = None,
     max_open_transactions: Annotated[
         int | None, typer.Option(help="of each coordinator id; beyond it a begin is refused")
+    ] = None,
+    names_keep: Annotated[
+        str | None, typer.Option(help="how long outcomes of names are known, as 7d or 7d,NAMESPACE=90d")
+    ] = None,
+    names_max: Annotated[
+        str | None, typer.Option(help="names of a namespace, as 2000000 or 2000000,NAMESPACE=100000")
     ] = None,
     config: Annotated[Path | None, typer.Option(envvar="TXN_CONFIG", help="TOML file with any of the settings")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,

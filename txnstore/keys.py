@@ -18,6 +18,7 @@ ACKS_BY_SEGMENT_SUBSCRIPTION = b"/idx/acks-by-segment-subscription/"
 TXN_BY_DEADLINE = b"/idx/txn-by-deadline/"
 TXN_OUTCOME = b"/txn-outcome/"
 TXN_NAME = b"/txn-name/"
+TXN_NAME_COUNTS = b"/txn-name-counts"
 TXN_KEY = b"/txn-key/"
 TXN_SEQ = b"/txn-seq/"
 SEGMENT_STATE = b"/segment-state/"
@@ -215,8 +216,8 @@ def aborted_parts(key: bytes) -> tuple[TxnId, int | None]:
 
 
 def txn_name_text(key: bytes) -> str:
-    """The transaction name of a name record's key."""
-    return unquote_text(key[len(TXN_NAME) :].decode())
+    """The transaction name of a name record's key; what is no text in it is replaced."""
+    return unquote_text(key[len(TXN_NAME) :].decode(errors="replace"))
 
 
 def topic(topic_path: str) -> bytes:

@@ -86,6 +86,14 @@ def worth_defragmenting(status: StoreStatus, quota_bytes: int) -> bool:
     return mostly_free or is_pressing(status, quota_bytes)
 
 
+def is_sparse(status: StoreStatus, quota_bytes: int, in_use_before: int) -> bool:
+    """True if half of the quota is in use, and a tenth more than at `in_use_before`. Bytes in use count whole pages.
+    Where what lives long was written between what is compacted since (names), half of each page is empty, and only a
+    defragmentation fills them."""
+    grown = status.db_bytes_in_use - in_use_before
+    return 2 * status.db_bytes_in_use >= quota_bytes and 10 * grown >= quota_bytes
+
+
 def is_pressing(status: StoreStatus, quota_bytes: int) -> bool:
     """Once no put succeeds any more, the reported bytes in use are out of date until the next write."""
     near = status.db_bytes >= PRESSING_SHARE * quota_bytes
@@ -111,6 +119,8 @@ class Maintenance:
         self._settings = settings or MaintenanceSettings()
         self._plan = CompactionPlan(self._settings.keep_s)
         self._defragmented_at = float("-inf")
+        self._in_use_before: int | None = None
+        """Bytes in use at the term's beginning, or after its last defragmentation."""
 
     async def run(self) -> None:
         """Runs until cancelled, or until another process holds the role."""
@@ -157,11 +167,15 @@ class Maintenance:
         now = self._clock.monotonic()
         pressing = is_pressing(status, quota_bytes)
         cooldown_s = self._settings.pressing_cooldown_s if pressing else self._settings.cooldown_s
-        if worth_defragmenting(status, quota_bytes) and now - self._defragmented_at >= cooldown_s:
+        if self._in_use_before is None:
+            self._in_use_before = status.db_bytes_in_use
+        wanted = worth_defragmenting(status, quota_bytes) or is_sparse(status, quota_bytes, self._in_use_before)
+        if wanted and now - self._defragmented_at >= cooldown_s:
             log.info("defragmenting etcd", file_bytes=status.db_bytes, in_use_bytes=status.db_bytes_in_use)
             self._defragmented_at = now
             await self._store.defragment()
             status = await self._store.status()
+            self._in_use_before = status.db_bytes_in_use
         if status.no_space and status.db_bytes < FILE_LIMIT_SHARE * quota_bytes:
             log.warning("etcd has space again", file_bytes=status.db_bytes, quota_bytes=quota_bytes)
             await self._store.disarm()

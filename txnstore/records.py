@@ -6,11 +6,12 @@ All records pass through `encode` and `decode`. A record with an unknown version
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
-from txnwire.errors import DataCorrupt
+from txnwire.errors import DataCorrupt, InvalidArgument
+from txnwire.ids import TxnId
 
 OPEN: Final = "OPEN"
 COMMITTED: Final = "COMMITTED"
@@ -84,8 +85,9 @@ class TxnSeq(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TxnName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`keep_ms`: how long it is kept after collection; 0: the default. `keep_newest`: kept for ever while it is the
-    newest commit of its prefix; ▲ True by default, because earlier versions promised that without writing it."""
+    """`/txn-name/<name>`; in etcd a `CollectedName` once it has an `outcome`. `keep_ms`: how long it is kept after
+    collection; 0: the 30 days of earlier versions. `keep_newest`: kept for ever while it is the newest commit of its
+    prefix; ▲ True by default, because earlier versions promised that without writing it."""
 
     v: int
     txn_id: str
@@ -95,6 +97,34 @@ class TxnName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     collected_ms: int = 0
     keep_ms: int = 0
     keep_newest: bool = True
+
+
+class CollectedName(msgspec.Struct, frozen=True, array_like=True):
+    """`/txn-name/<name>` of a collected transaction, as a list, because there are many of them for long:
+
+        [2,"3-4d2","C",1796000000,604800]
+
+    `txn`: coordinator id and counter, hex; `outcome`: `C` or `A`; `collected_s`: epoch seconds, `keep_s`: seconds, both
+    rounded up; then, without what is default at the end, `newest`, `writers` and `note`. Read as a `TxnName`."""
+
+    v: int
+    txn: str
+    outcome: Literal["C", "A"]
+    collected_s: int
+    keep_s: int = 0
+    newest: Literal[0, 1] = 0
+    writers: list[str] | None = None
+    note: str | None = None
+
+
+class NameCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """`/txn-name-counts`: how many names each namespace had at `counted_ms`, those that are the fullest; `others`: the
+    number of all other names. The elected sweeper writes it."""
+
+    v: int = 1
+    counted_ms: int
+    namespaces: dict[str, int]
+    others: int = 0
 
 
 class OutcomeBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +209,8 @@ PAGED: Final = 2
 class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`closed_length`: its entries once closed, None while open. `opened_ms`, `closed_ms`: absolute epoch milliseconds.
     `aborted`: number of aborted records in its sidecar and no longer in etcd; 0: it has no sidecar. `newest_ms`: the
-    latest publish time in it, by its producers' clocks; None while unknown."""
+    latest publish time in it, by its producers' clocks; None while unknown. `messages`: in it, in all its entries; None
+    while unknown (an older broker closed it, or a dead one left it to be closed)."""
 
     ledger_id: int
     closed_length: int | None = None
@@ -189,6 +220,7 @@ class LedgerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     closed_ms: int = 0
     aborted: int = 0
     newest_ms: int | None = None
+    messages: int | None = None
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -379,16 +411,25 @@ RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 _encoder = msgspec.json.Encoder()
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
-_VERSIONS: Final[dict[type, tuple[int, ...]]] = {LedgerRecord: (1, PAGED)}
+_VERSIONS: Final[dict[type, tuple[int, ...]]] = {LedgerRecord: (1, PAGED), CollectedName: (2,)}
 """The versions of records that have had more than one."""
 
 
 def encode(record: msgspec.Struct) -> bytes:
+    if isinstance(record, TxnName) and record.outcome is not None:
+        return _encoder.encode(_collected(record, record.outcome))
     return _encoder.encode(record)
 
 
 def decode(record_type: type[RecordT], value: bytes, *, key: bytes) -> RecordT:
     """Parse the value of `key`; raises `DataCorrupt` that names the key and the fault."""
+    if record_type is TxnName and value.startswith(b"["):
+        name: Any = _named(_decode(CollectedName, value, key=key), key)
+        return cast(RecordT, name)
+    return _decode(record_type, value, key=key)
+
+
+def _decode(record_type: type[RecordT], value: bytes, *, key: bytes) -> RecordT:
     decoder = _decoders.get(record_type)
     if decoder is None:
         decoder = _decoders[record_type] = msgspec.json.Decoder(record_type)
@@ -399,3 +440,35 @@ def decode(record_type: type[RecordT], value: bytes, *, key: bytes) -> RecordT:
     if (version := getattr(record, "v", 1)) not in _VERSIONS.get(record_type, (1,)):
         raise DataCorrupt(f"{key.decode(errors='replace')}: {record_type.__name__} version {version} is not supported")
     return record
+
+
+def _collected(named: TxnName, outcome: str) -> list[Any]:
+    txn_id = TxnId.parse(named.txn_id)
+    fields = [2, f"{txn_id.tcid:x}-{txn_id.counter:x}", outcome[0], _rounded_up(named.collected_ms)]
+    fields += [_rounded_up(named.keep_ms), int(named.keep_newest), named.writers, named.note]
+    while len(fields) > 4 and fields[-1] in (None, 0):  # ▲ not an empty list: a commit that counted no writer
+        fields.pop()
+    return fields
+
+
+def _named(collected: CollectedName, key: bytes) -> TxnName:
+    tcid, _, counter = collected.txn.partition("-")
+    try:
+        txn_id = TxnId.parse(f"{tcid.zfill(4)}-{counter.zfill(16)}")
+    except InvalidArgument as error:
+        raise DataCorrupt(f"{key.decode(errors='replace')}: {error}") from error
+    return TxnName(
+        v=1,
+        txn_id=str(txn_id),
+        outcome=COMMITTED if collected.outcome == "C" else ABORTED,
+        writers=collected.writers,
+        note=collected.note,
+        collected_ms=collected.collected_s * 1000,
+        keep_ms=collected.keep_s * 1000,
+        keep_newest=bool(collected.newest),
+    )
+
+
+def _rounded_up(milliseconds: int) -> int:
+    """To seconds: nothing is forgotten before its time."""
+    return -(-milliseconds // 1000)

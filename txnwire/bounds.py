@@ -39,6 +39,8 @@ MAX_SESSION_TRANSACTIONS: Final = 300_000
 MAX_WRITERS_SENT: Final = 200_000
 MAX_ACK_POSITIONS: Final = 10_000
 MAX_NAMES: Final = 10_000
+MAX_STARTS: Final = 10_000
+"""Segments of a topic, of which there are 4 096."""
 
 ANY: Final = (0, (1 << 64) - 1)
 """Bounds of a number that is only compared or returned."""
@@ -53,6 +55,7 @@ NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
     "consumer_id": ANY,
     "protocol_version": ANY,
     "tc_id": ANY,
+    "sharing": ANY,
     "type": ANY,
     "action": ANY,
     "isolation": ANY,
@@ -65,6 +68,7 @@ NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
     "key_epoch": (-1, MAX_ID),
     "epoch": (-1, MAX_ID),
     "key_begin": (0, MAX_ID),
+    "name_epoch": (0, MAX_ID),
     "assignment_epoch": (0, MAX_ID),
     "ledger_id": (0, MAX_ID),
     "entry_id": (-1, MAX_ID),
@@ -88,6 +92,7 @@ COUNTS: Final[Mapping[str, int]] = {
     "topics": MAX_NAMES,
     "partitions": MAX_NAMES,
     "subscriptions": MAX_NAMES,
+    "starts": MAX_STARTS,
 }
 
 TEXTS: Final[Mapping[str, int]] = {"policies_json": 100_000, "args_json": MAX_JSON, "token": 20_000}
@@ -97,7 +102,8 @@ ASKED: Final = (
     "close_producer", "create_topic", "delete_subscription", "delete_topic", "end_txn", "flow", "hello",
     "join_subscription", "leave_subscription", "list_topics", "merge_segments", "nack", "new_txn", "open_producer",
     "ping", "register_producer", "scan_entries", "seal_segment", "seek", "segment_cut", "segment_positions", "send",
-    "split_segment", "subscribe", "take_snapshot", "tc_client_connect", "update_topic", "watch_cluster", "watch_layout",
+    "split_segment", "subscribe", "take_name", "take_snapshot", "tc_client_connect", "update_topic", "watch_cluster",
+    "watch_layout",
 )  # fmt: skip
 """Commands that a server accepts; the others are answers."""
 

@@ -23,6 +23,7 @@ from txnwire import compression as compression_codecs
 from txnwire.block import Block, Columns, OutgoingMessage
 from txnwire.errors import DataCorrupt, InvalidArgument, MessageTooLarge, TxnError
 from txnwire.ids import TxnId, hash_keys
+from txnwire.numbers import Numbers, steps_of
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import ENTRY_VERSION, MAX_ENTRY_BYTES, MAX_ENTRY_MESSAGES
 
@@ -67,8 +68,10 @@ def encode_entry(
     compression: pb.Compression = pb.COMPRESSION_NONE,
     level: int = 1,
     piece: Piece | None = None,
+    numbers: Numbers | None = None,
 ) -> bytes:
     """Encode one entry of one or more messages. `sequence_id` is the first message's; the others follow without a gap.
+    `numbers`: the ids that a numbered producer gives them, one a message.
 
     `compression` is a wish: see `txnwire.compression.compress`. `hash_lo`/`hash_hi` of the metadata span the keys'
     hashes; without any key lo is 1 and hi is 0.
@@ -100,6 +103,9 @@ def encode_entry(
     )
     if piece is not None:
         metadata.chunk_id, metadata.chunk_index, metadata.chunk_count, metadata.chunk_total = piece
+    if numbers is not None:
+        metadata.name_epoch, metadata.all_below = numbers.name_epoch, numbers.all_below
+        metadata.id_steps.extend(steps_of(numbers.ids))
     return _seal(metadata.SerializeToString(), block)
 
 

@@ -28,6 +28,7 @@
         ├── StoreUnavailable        retriable: definitely not applied; etcd, or a broker's disk, which names the file
         ├── StoreFull               retriable: above etcd's soft limit, or the ledgers' disk is full
         ├── Overloaded              retriable: a bound was reached
+        ├── TooManyNames            a namespace has as many transaction names as it may; it lasts, so not retriable
         ├── ConnectionLost          retriable: the fate of unanswered requests is unknown
         ├── Timeout                 retriable: the fate of the request is unknown
         ├── OutcomeUnknown          the outcome is no longer, or not yet, known
@@ -218,6 +219,14 @@ class Overloaded(ServiceError):
     code = pb.ERROR_CODE_OVERLOADED
     grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
     retriable = True
+
+
+class TooManyNames(ServiceError):
+    """The namespace of a new transaction name is full. Names already begun can be joined and ended. Earlier clients
+    raise `InternalError` with this message."""
+
+    code = pb.ERROR_CODE_TOO_MANY_NAMES
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class ConnectionLost(ServiceError):

@@ -41,6 +41,12 @@ def validate_txn_name(name: str) -> str:
     return _validate_free_text(name, "transaction name", MAX_TXN_NAME_BYTES, "job-7/42")
 
 
+def namespace_of(txn_name: str) -> str:
+    """What stands before the first `/` of a transaction's name; empty for a name without one."""
+    namespace, slash, _ = txn_name.partition("/")
+    return namespace if slash else ""
+
+
 def validate_note(note: str) -> str:
     """Return `note` if it is a legal note of a commit: free text, kept with its outcome. Raises `InvalidArgument`."""
     return _validate_free_text(note, "note", MAX_NOTE_BYTES, "rows=1000")
@@ -93,13 +99,25 @@ class TopicName(NamedTuple):
 @lru_cache(maxsize=4096)
 def _parse_topic(text: str) -> TopicName:
     if not isinstance(text, str) or not text.startswith(TOPIC_SCHEME):
-        raise InvalidArgument(f"topic {text!r}: expected topic://tenant/namespace/name")
+        raise InvalidArgument(f"topic {text!r}: expected topic://tenant/namespace/name{_full_form(text)}")
     parts = text[len(TOPIC_SCHEME) :].split("/")
     if len(parts) != 3:
-        raise InvalidArgument(f"topic {text!r} has {len(parts)} parts: expected topic://tenant/namespace/name")
+        meant = _full_form(text[len(TOPIC_SCHEME) :])
+        raise InvalidArgument(
+            f"topic {text!r} has {len(parts)} part{'s' * (len(parts) != 1)}: expected topic://tenant/namespace/name{meant}"
+        )
     for part, value in zip(("tenant", "namespace", "topic name"), parts, strict=True):
         validate_name(value, part=f"{part} of {text!r}:")
     return TopicName(*parts)
+
+
+def _full_form(text: object) -> str:
+    """What somebody probably means who writes `orders`, or leaves out the scheme."""
+    parts = text.split("/") if isinstance(text, str) else []
+    if len(parts) not in (1, 3) or not all(_NAME.match(part) for part in parts):
+        return ""
+    path = "/".join(parts) if len(parts) == 3 else f"public/default/{parts[0]}"
+    return f", such as {TOPIC_SCHEME}{path}"
 
 
 class SegmentName(NamedTuple):

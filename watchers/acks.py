@@ -47,6 +47,16 @@ def bit_of(position: Position) -> int:
     return 1 << position.entry_id % BLOCK_ENTRIES
 
 
+def trailing_ones(bits: int) -> int:
+    """How many of a bitmap's first bits are set."""
+    return (~bits & (bits + 1)).bit_length() - 1
+
+
+def bitmap_of(text: str) -> int:
+    """A bitmap as records hold it, in hex."""
+    return int.from_bytes(bytes.fromhex(text), "little")
+
+
 class LeftOut(NamedTuple):
     """What a cumulative ack leaves out. `first`: the first entry left out. `whole`: entries left out completely, as
     bitmaps by block (dozens for a hundred thousand entries). `parts`: entries left out in part, in order."""

@@ -258,7 +258,7 @@ def _of_spark(error: Exception) -> bool:
     return type(error).__module__.startswith(("pyspark.", "py4j."))
 
 
-_TXN_ERROR: Final = re.compile(r"^(?:txnwire\.errors\.|pyspark_txnstore\.\S*\.)(\w+: .+)$", re.MULTILINE)
+_TXN_ERROR: Final = re.compile(r"^(?:txnclient\.|txnwire\.errors\.|pyspark_txnstore\.\S*\.)(\w+: .+)$", re.MULTILINE)
 
 
 def _spark_words(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import txnclient.sync
 from pyspark_txnstore.shared.options import SinkOptions
 from pyspark_txnstore.shared.process_client import client_of
-from pyspark_txnstore.sink.batch_names import BatchName
+from pyspark_txnstore.sink.batch_names import KEPT, BatchName
 from pyspark_txnstore.sink.content import NOTHING, content_of, total
 from pyspark_txnstore.sink.outgoing_rows import by_topic, gathered, runs_of
 from pyspark_txnstore.sink.runs import BatchRun
@@ -101,6 +101,7 @@ class Attempt:
         return client.begin(
             name=self._name,
             timeout=timeout_s,
+            keep=KEPT,
             keep_newest=self._keep_newest,
             attempt=self._run.stamp,
             writer_id=self._writer_id,

@@ -18,6 +18,7 @@ Earlier versions left out the target and escaped nothing. Their commits are look
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from hashlib import blake2b
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -29,6 +30,9 @@ STREAM_SINK: Final = "spark"
 """The default name of a sink. ▲ Not made of the checkpoint's location (API.md's default): a restart may spell that
 differently, `ck/x` for `/data/ck/x`, or find it elsewhere. It would then write its last batch, committed but not yet
 noted by Spark, twice under two names. The query's id in the checkpoint is unique."""
+
+KEPT: Final = timedelta(days=30)
+"""How long an outcome is kept, whatever the namespaces of the service are set to."""
 
 MAX_SINK_NAME_BYTES: Final = 300
 MAX_WRITE_ID_BYTES: Final = 200

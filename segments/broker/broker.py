@@ -21,9 +21,11 @@ from segments.log.room import FreeSpace
 from segments.log.sending import Budget
 from segments.log.settings import BrokerSettings
 from segments.owner.broker_wide import BrokerContext
+from segments.owner.lag_samples import LagSampler
 from segments.owner.load_samples import LoadReporter
 from segments.owner.segment import Segment
 from segments.owner.segment_statistics import PINNING_SHOWN, SegmentStatistics
+from segments.subscription.lag import LagBudget
 from segments.subscription.shares import CacheShares, DeliveryShares
 from txnstore.access.paging import in_parts
 from txnstore.former_selves import FormerSelves
@@ -40,6 +42,9 @@ __all__ = ["Broker", "BrokerSettings", "BrokerStatistics"]
 
 GATHERED_AT_ONCE = 500
 """Segments whose statistics are read in one turn of the loop: 25 us each, and more with subscriptions."""
+
+LAG_READS = 4
+"""Reads at once for questions how far subscriptions are behind: an operator's one asks hundreds of segments at once."""
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +85,8 @@ class Broker:
         self._load = LoadReporter(
             store, clock, lambda: self._owned.serving.values(), every_s=self.settings.load_sample_s
         )
+        self._lag_reads = asyncio.Semaphore(LAG_READS)
+        self._lags = LagSampler(clock, lambda: self._owned.serving.values(), every_s=self.settings.lag_sample_s)
         budget = Budget(self.settings.broker_inflight_bytes)
         self._shared = BrokerContext(
             store=store,
@@ -132,6 +139,7 @@ class Broker:
         self._main.add_done_callback(self._main_ended)
         self._housekeeper.start()
         self._load.start()
+        self._lags.start()
 
     async def close(self, *, graceful: bool = True) -> None:
         """Idempotent, bounded. Ungraceful: leave everything as a crash would, but end tasks and watches."""
@@ -142,6 +150,7 @@ class Broker:
         if self._unsubscribe is not None:
             self._unsubscribe()
         await self._load.close()
+        await self._lags.close()
         await self._shared.room.close()
         await self._housekeeper.close(timeout_s=self.settings.hand_over_s if graceful else 0.0)
         await cancel_all([self._main] if self._main is not None else [])
@@ -293,6 +302,10 @@ class Broker:
                 f"{path} is not owned by {self.broker_id}, look up its owner again"
             )
         return found
+
+    def lag_budget(self) -> LagBudget:
+        """What may be read to answer one question about subscriptions in one segment."""
+        return LagBudget(self._clock, turns=self._lag_reads)
 
     @property
     def registered(self) -> bool:

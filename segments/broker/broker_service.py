@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -11,15 +12,18 @@ from segments.broker.broker import Broker
 from segments.broker.consuming import ConsumingService
 from segments.log.sending import IncomingEntry
 from segments.log.tail_cache import chunk_key
+from segments.owner.names import take_name
 from segments.owner.producers import ProducerSession
 from segments.owner.scanning import PAGE_ENTRIES, scan
+from segments.owner.segment import Segment
 from segments.owner.segment_cuts import READER_PATIENCE_S
 from segments.subscription.starts import before_timestamp
-from txnwire.bounds import MAX_TIME_MS
+from txnwire.bounds import MAX_ID, MAX_TIME_MS
 from txnwire.entry import parse_metadata, verify
 from txnwire.errors import InvalidArgument, MessageTooLarge, TxnError, to_wire
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
+from txnwire.numbers import Numbers, numbers_of, steps_of
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_BLOCK_BYTES, MAX_CHUNKED_BYTES, MAX_ENTRY_BYTES
 from txnwire.serving import Handler, Peer
@@ -28,6 +32,9 @@ from txnwire.turns import in_turns
 AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _OK = pb.Command(ok=pb.Ok())
+
+RATES_OVER_S: Final = 0.5
+"""How long an owner that is asked what comes in looks on."""
 
 
 class _SendReply:
@@ -50,12 +57,13 @@ class _SendReply:
 
 
 class _Producing:
-    __slots__ = ("incarnation", "name", "session")
+    __slots__ = ("incarnation", "name", "name_epoch", "session")
 
-    def __init__(self, name: str, incarnation: int, session: ProducerSession) -> None:
+    def __init__(self, name: str, incarnation: int, session: ProducerSession, name_epoch: int) -> None:
         self.name = name
         self.incarnation = incarnation
         self.session = session
+        self.name_epoch = name_epoch
 
 
 class _Connection:
@@ -73,7 +81,9 @@ class BrokerService:
     "subscription.stats" {"segment": path, "subscription"?: name} → {"subscriptions": {name: …}}, "broker.stats" {},
     "segment.users" {"segment": path, "subscription"?: name} → {"producers": n, "consumers": n}, "subscription.drop"
     {"segment": path, "subscription": name} (one with a deletion mark), "segment.forgotten" {"segment": path} →
-    {"forgotten": whether it holds nothing that prevents pruning}.
+    {"forgotten": whether it holds nothing that prevents pruning}, "subscription.lag" {"segment": path, "subscription"?:
+    name} → {"lags": {name: {"messages", "oldest_ms"}}}, null for what is not known, "subscription.position"
+    {"segment": path, "subscription": name} → {"position": [ledger id, entry id, index]} of the first unacked message.
     Values are the frozen statistics; positions and transaction ids are arrays of two numbers.
     """
 
@@ -84,6 +94,7 @@ class BrokerService:
         self.handlers: Mapping[str, Handler] = {
             **self._consuming.handlers,
             "open_producer": self._open_producer,
+            "take_name": self._take_name,
             "send": self._send,
             "close_producer": self._close_producer,
             "segment_positions": self._segment_positions,
@@ -94,6 +105,8 @@ class BrokerService:
         self.admin: Mapping[str, AdminAnswer] = {
             "segment.stats": self._segment_stats,
             "subscription.stats": self._subscription_stats,
+            "subscription.lag": self._subscription_lag,
+            "subscription.position": self._subscription_position,
             "segment.users": self._segment_users,
             "subscription.drop": self._drop_subscription,
             "segment.forgotten": self._segment_forgotten,
@@ -135,9 +148,28 @@ class BrokerService:
             last = segment.last_sequence_id(name, request.incarnation)
             answer = pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=segment.epoch, sealed=True)
             return pb.Command(open_producer_ok=answer)
-        session, last = segment.open_producer(name, request.incarnation, closed)
-        producers[request.producer_id] = _Producing(name, request.incarnation, session)
-        return pb.Command(open_producer_ok=pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=segment.epoch))
+        session, last = segment.open_producer(name, request.incarnation, closed, request.name_epoch)
+        producers[request.producer_id] = _Producing(name, request.incarnation, session, request.name_epoch)
+        answer = pb.OpenProducerOk(
+            last_sequence_id=last, ownership_epoch=segment.epoch, numbered=request.name_epoch > 0
+        )
+        return pb.Command(open_producer_ok=answer)
+
+    async def _take_name(self, _: Peer, command: pb.Command) -> pb.Command:
+        request = command.take_name
+        name = validate_name(request.name, part="producer name")
+        segment = await self._broker.segment(SegmentName.from_path(request.segment).path)
+        if not request.name_epoch:
+            raise InvalidArgument(f"the name of producer {name} is taken under epoch 0: expected 1 or more")
+        taken = await take_name(segment, name, request.name_epoch, request.incarnation)
+        answer = pb.TakeNameOk(
+            taken=taken.taken,
+            name_epoch=taken.epoch,
+            sealed=taken.sealed,
+            all_below=taken.known.all_below,
+            id_steps=steps_of(taken.known.ids),
+        )
+        return pb.Command(take_name_ok=answer)
 
     def _send(self, peer: Peer, command: pb.Command) -> None:
         send = command.send
@@ -225,13 +257,31 @@ class BrokerService:
     async def _segment_stats(self, args: Mapping[str, Any]) -> dict[str, Any]:
         path = args.get("segment")
         segments = [await self._broker.segment(str(path))] if path else list(self._broker.segments.values())
-        return {"segments": {one.path: msgspec.to_builtins(one.statistics()) for one in segments}}
+        recent = await _rates(segments) if args.get("rates") else {}
+        return {
+            "segments": {
+                one.path: msgspec.to_builtins(one.statistics())
+                | ({"recent": recent[one.path]} if one.path in recent else {})
+                for one in segments
+            }
+        }
 
     async def _subscription_stats(self, args: Mapping[str, Any]) -> dict[str, Any]:
         segment = await self._broker.segment(str(args.get("segment", "")))
         name = args.get("subscription")
         found = {one.name: one for one in segment.statistics().subscriptions if name is None or one.name == name}
         return {"segment": segment.path, "subscriptions": msgspec.to_builtins(found)}
+
+    async def _subscription_lag(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        segment = await self._broker.segment(str(args.get("segment", "")))
+        name = args.get("subscription")
+        found = await segment.subscriptions.lags.told(None if name is None else str(name), self._broker.lag_budget())
+        return {"segment": segment.path, "lags": {one: lag._asdict() for one, lag in found.items()}}
+
+    async def _subscription_position(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        segment = await self._broker.segment(str(args.get("segment", "")))
+        position, index = await segment.subscriptions.lags.standing(str(args.get("subscription", "")))
+        return {"segment": segment.path, "position": [*position, index]}
 
     async def _segment_users(self, args: Mapping[str, Any]) -> dict[str, Any]:
         segment = await self._broker.segment(str(args.get("segment", "")))
@@ -250,6 +300,25 @@ class BrokerService:
     async def _broker_stats(self, _: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = msgspec.to_builtins(self._broker.statistics())
         return answer
+
+
+async def _rates(segments: Sequence[Segment]) -> dict[str, dict[str, float]]:
+    """What comes in a second, by segment, measured now: at a load that has just begun, or right after a split, the
+    published minute (`/load`) says nothing yet."""
+    loop = asyncio.get_running_loop()
+    measured = [one for one in segments if one.takes_writes]
+    if not measured:
+        return {}
+    began, before = loop.time(), [one.taken_in for one in measured]
+    await asyncio.sleep(RATES_OVER_S)
+    passed_s = loop.time() - began
+    return {
+        one.path: {
+            "messages_per_s": round((one.taken_in.messages - then.messages) / passed_s, 1),
+            "bytes_per_s": round((one.taken_in.bytes - then.bytes) / passed_s, 1),
+        }
+        for one, then in zip(measured, before, strict=True)
+    }
 
 
 def _aborted_writer(txn_id: TxnId, writer: int | None) -> pb.AbortedWriter:
@@ -307,6 +376,7 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> IncomingEntry:
             "count, transaction and writer must be the same in both"
         )
     _check_numbers(metadata)
+    numbers = _checked_ids(metadata, producing)
     if metadata.chunk_count and not (
         send.txnid_least_bits and send.count == 1 and metadata.chunk_index < metadata.chunk_count
     ):
@@ -323,4 +393,26 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> IncomingEntry:
         data,
         metadata.publish_time_ms,
         chunk,
+        numbers,
     )
+
+
+def _checked_ids(metadata: pb.EntryMetadata, producing: _Producing) -> Numbers | None:
+    """The ids of a numbered producer's messages. ▲ An entry without them would never count as stored."""
+    if metadata.name_epoch != producing.name_epoch:
+        raise InvalidArgument(
+            f"an entry under name epoch {metadata.name_epoch} of producer {producing.name}, which is open under "
+            f"{producing.name_epoch}: both must be the same"
+        )
+    numbers = numbers_of(metadata)
+    if numbers is None:
+        return None
+    if metadata.txnid_least_bits:
+        raise InvalidArgument("a numbered producer sends outside transactions: its ids would count if it aborts")
+    ids = numbers.ids
+    if len(ids) != metadata.count or not 0 <= numbers.all_below <= min(ids) or max(ids) > MAX_ID:
+        raise InvalidArgument(
+            f"{len(ids)} ids of {metadata.count} messages, all below {numbers.all_below} stored: expected one a "
+            f"message, from there to {MAX_ID}"
+        )
+    return numbers

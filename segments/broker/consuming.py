@@ -67,6 +67,9 @@ class _ConsumerSink:
             deliver.passed.ledger_id, deliver.passed.entry_id = through
             self._peer.push(pb.Command(deliver=deliver))
 
+    def sharing(self, told: int) -> None:
+        self._peer.push(pb.Command(deliver=pb.Deliver(consumer_id=self._consumer_id, sharing=told)))
+
     def rewind(self) -> None:
         self._peer.push(pb.Command(rewind=pb.Rewind(consumer_id=self._consumer_id)))
 
@@ -86,7 +89,7 @@ class _Consuming:
         self,
         sink: _ConsumerSink,
         *,
-        flow: Callable[[int, int], None],
+        flow: Callable[[pb.Flow], None],
         close: Callable[[], None],
         leave: Callable[[], None] | None = None,
         subscription: Subscription | None = None,
@@ -190,7 +193,7 @@ class ConsumingService:
         consuming = self._connections.get(peer, {}).get(flow.consumer_id)
         if consuming is None or consuming.sink.error is not None:
             return None if not command.request_id else _OK  # closed while this was in flight
-        consuming.flow(flow.permits, flow.min_revision)
+        consuming.flow(flow)
         return _OK
 
     def _close_consumer(self, peer: Peer, command: pb.Command) -> pb.Command:
@@ -234,7 +237,8 @@ class ConsumingService:
         subscription, consumer = consuming.subscription, consuming.acker
         if not isinstance(subscription, QueueSubscription) or not isinstance(consumer, AttachedConsumer):
             raise NotAllowed("only messages of a queue subscription can be nacked: a stream delivers in order")
-        subscription.nack(consumer, acks.from_wire(nack.positions), delay_ms=nack.delay_ms)
+        positions = acks.from_wire(nack.positions)
+        subscription.nack(consumer, positions, delay_ms=nack.delay_ms, counted=not nack.unbegun)
         return _OK
 
     # ---- seek -------------------------------------------------------------------------------------------------------
@@ -272,7 +276,11 @@ async def _attach_reader(
         permits_are_kib=request.permits_are_kib,
     )
     dispatcher = segment.dispatcher
-    return _Consuming(sink, flow=partial(dispatcher.add_permits, consumer), close=partial(dispatcher.detach, consumer))
+
+    def flow(granted: pb.Flow) -> None:
+        dispatcher.add_permits(consumer, granted.permits, granted.min_revision)
+
+    return _Consuming(sink, flow=flow, close=partial(dispatcher.detach, consumer))
 
 
 async def _attach_to_stream(
@@ -287,9 +295,13 @@ async def _attach_to_stream(
         isolation=isolation,
         after_abort=request.after_abort,
     )
+
+    def flow(granted: pb.Flow) -> None:
+        segment.dispatcher.add_permits(consumer, granted.permits, granted.min_revision)
+
     return _Consuming(
         sink,
-        flow=partial(segment.dispatcher.add_permits, consumer),
+        flow=flow,
         close=partial(subscription.detach, consumer),
         subscription=subscription,
         acker=consumer,
@@ -305,10 +317,17 @@ async def _attach_to_queue(
         holder=_holder(request),
         min_revision=request.min_revision,
         isolation=isolation,
+        may_share=request.shares,
     )
+
+    def flow(granted: pb.Flow) -> None:
+        if granted.revoke:
+            subscription.void_permits(consumer)
+        subscription.add_permits(consumer, granted.permits, granted.min_revision, granted.sharing)
+
     return _Consuming(
         sink,
-        flow=partial(subscription.add_permits, consumer),
+        flow=flow,
         close=partial(subscription.detach, consumer),
         leave=partial(subscription.detach, consumer, counted=False),
         subscription=subscription,

@@ -9,6 +9,7 @@ from segments.layout.topology import Topology
 from txnstore import keys
 from txnstore.records import SubscriptionRecord, encode
 from txnstore.store import Commit, Compare, KeyValue, Put, Read, absent, unchanged_since
+from txnwire.bounds import MAX_ID
 from txnwire.errors import InvalidArgument
 from txnwire.ids import Position
 from txnwire.names import SegmentName
@@ -21,6 +22,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 TIMESTAMP: Final = "timestamp"
 MESSAGE_ID: Final = "message_id"
+POSITIONS: Final = "positions"
 
 _TYPES: dict[int, str] = {pb.SUBSCRIPTION_TYPE_STREAM: STREAM, pb.SUBSCRIPTION_TYPE_QUEUE: QUEUE}
 
@@ -37,9 +39,12 @@ def start_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
 
     `{"kind": "earliest"}`, `{"kind": "latest"}`, `{"kind": "timestamp", "timestamp_ms": n}` or `{"kind": "message_id",
     "segment": path, "ledger_id": n, "entry_id": n, "index": n, "after": bool}`, with `"ancestors"`, the ids of the
-    segments that lie wholly before it, where there are any. Raises `InvalidArgument` for a message of another topic, or
-    of a segment that is gone.
+    segments that lie wholly before it, where there are any; `{"kind": "positions", "segments": path → [ledger id, entry
+    id, index], "ancestors": […]}`. Raises `InvalidArgument` for a message of another topic, or of a segment that is
+    gone.
     """
+    if start.starts:
+        return _positions_record(start, topology)
     if start.earliest:
         return {"kind": EARLIEST}
     if start.latest:
@@ -60,6 +65,23 @@ def start_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
         "after": start.after,
         **({"ancestors": list(ancestors)} if ancestors else {}),
     }
+
+
+def _positions_record(start: pb.Start, topology: Topology) -> dict[str, Any]:
+    segments: dict[str, list[int]] = {}
+    ancestors: dict[int, None] = {}
+    for one in start.starts:
+        named = SegmentName.from_path(one.segment)
+        if not (0 <= one.ledger_id <= MAX_ID and 0 <= one.entry_id <= MAX_ID):
+            raise InvalidArgument(f"a start at {one.ledger_id}:{one.entry_id} of {named}: there is no entry there")
+        if named.topic == topology.topic and topology.is_pruned(named.segment_id):
+            continue  # nothing of it is left
+        # ▲ A position of a deleted topic of the name would leave everything at the earliest.
+        topology.check_has(named.path)
+        segments[named.path] = [one.ledger_id, one.entry_id, one.index]
+        ancestors |= dict.fromkeys(topology.ancestors(named.segment_id))
+    passed = [one for one in ancestors if topology.paths[one] not in segments]
+    return {"kind": POSITIONS, "segments": segments, **({"ancestors": sorted(passed)} if passed else {})}
 
 
 def plan_subscription(

@@ -121,6 +121,7 @@ class Appender:
             raise NotOwner(f"{self._segment} has no open ledger here any more")
         item.position = Position(writer.ledger_id, writer.append(item.entry.data))
         self._ledgers.times.appended(item.position, item.entry.publish_time_ms)
+        self._ledgers.counts.appended(item.position, item.entry.messages)
         if item.entry.txn_id is not None:
             self._buffer.appended(item.entry.txn_id, item.entry.writer, item.position)
         self._work.set()
@@ -174,6 +175,9 @@ class Appender:
         messages_before, bytes_before = measures.messages_stored, measures.bytes_stored
         for item in items:
             entry, position = item.entry, item.position
+            if entry.numbers is not None:
+                # ▲ Before the answer: whoever takes the name next would send an acked message again.
+                self._dedup.numbered.stored(entry.producer, item.line.key[1], entry.numbers, now_s)
             for waiter in self._dedup.stored(item.admitted, position, now_s):
                 waiter.stored(position, duplicate=False)
             self._settled(item)
@@ -201,20 +205,35 @@ class Appender:
         """Close the open ledger unless it is empty, and open the next. Raises `NotOwner` if the segment stops first."""
         await self._ask(self._roll_if_filled)
 
-    async def checkpoint(self) -> None:
-        """Renew the dedup snapshot beside the open ledger. Raises `NotOwner` if the segment stops first, `LedgerFailed`
-        if the write fails: the previous snapshot stands, and nothing else has changed."""
+    async def checkpoint(self, *, settle: bool = False) -> None:
+        """Renew the dedup snapshot beside the open ledger. `settle`: once everything appended before is stored. Raises
+        `NotOwner` if the segment stops first, with `settle` also if it has another owner by now; `LedgerFailed` if the
+        write fails: the previous snapshot stands, and nothing else has changed."""
         failures: list[LedgerFailed] = []
 
         async def work() -> None:
+            if settle and self._unsynced:
+                await self._sync()
             try:
                 await self._checkpoint()
             except LedgerFailed as error:
                 failures.append(error)
+            else:
+                if settle:
+                    await self._expect_not_replaced()
 
         await self._ask(work)
         if failures:
             raise failures[0]
+
+    async def _expect_not_replaced(self) -> None:
+        """▲ An owner that slept and was replaced has written beside a ledger that its successor has closed and read:
+        that one does not know of it. So look for the fence after the write."""
+        writer = self._ledgers.writer
+        if writer is not None and not self._unsynced:
+            await writer.sync()
+        if self._unsynced:  # ▲ also what came meanwhile: the next snapshot would cover it, and not hold it
+            await self._sync()
 
     async def _ask(self, work: Callable[[], Awaitable[None]]) -> None:
         """Let the loop run `work` between two syncs, and wait for it."""

@@ -18,6 +18,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from segments.log.numbered import NumberedNames, StoredName
 from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, ProducerFenced, SequenceGap
 from txnwire.ids import EARLIEST, Position
 
@@ -68,6 +69,12 @@ class DedupStatistics:
     producers: int
     connected: int
     in_flight: int
+    numbered: int = 0
+    """Names of numbered producers."""
+
+    @property
+    def remembered(self) -> int:
+        return self.producers + self.numbered
 
 
 class _Producer(Generic[WaiterT]):
@@ -102,6 +109,7 @@ class _StoredProducer(msgspec.Struct, frozen=True, array_like=True):
 class _Snapshot(msgspec.Struct, frozen=True):
     v: int
     producers: list[_StoredProducer]
+    numbered: list[StoredName] = []
 
 
 _encode = msgspec.json.Encoder().encode
@@ -110,10 +118,17 @@ _decode = msgspec.json.Decoder(_Snapshot).decode
 PART_PRODUCERS: Final = 2000
 """Producers in one part of a snapshot, which takes two milliseconds."""
 EXPIRED_AT_ONCE: Final = 1000
+VERSIONS: Final = (1, 2)
+"""Of a snapshot: 2 holds numbered producers."""
 
 
-def join_parts(parts: Iterable[bytes]) -> bytes:
-    return b'{"v":1,"producers":[' + b",".join(parts) + b"]}"
+def join_parts(parts: Iterable[bytes], numbered: Sequence[bytes] = ()) -> bytes:
+    """The snapshot. ▲ With numbered producers it has version 2: an earlier release would drop what it does not know,
+    and the next broker would store their messages twice."""
+    producers = b'"producers":[' + b",".join(parts) + b"]"
+    if not numbered:
+        return b'{"v":1,' + producers + b"}"
+    return b'{"v":2,' + producers + b',"numbered":[' + b",".join(numbered) + b"]}"
 
 
 class Dedup(Generic[WaiterT]):
@@ -127,6 +142,7 @@ class Dedup(Generic[WaiterT]):
         self._connected: dict[str, _Producer[WaiterT]] = {}
         self._by_token: dict[int, _Producer[WaiterT]] = {}
         self._last_token = 0
+        self.numbered = NumberedNames(idle_s=idle_s)
 
     # ---- connections
 
@@ -150,6 +166,15 @@ class Dedup(Generic[WaiterT]):
         producer = self._by_token.get(token)
         if producer is not None:
             self._release(producer, now_s)
+
+    def disconnect_others(self, name: str, incarnation: int, now_s: float) -> int | None:
+        """Close the connection of this name and another incarnation; returns its token."""
+        producer = self._connected.get(name)
+        if producer is None or producer.incarnation == incarnation:
+            return None
+        token = producer.token
+        self._release(producer, now_s)
+        return token
 
     def _release(self, producer: _Producer[WaiterT], now_s: float) -> None:
         if producer.token is not None:
@@ -259,13 +284,17 @@ class Dedup(Generic[WaiterT]):
     def snapshot(self, now_s: float) -> bytes:
         """Encode the state of all stored entries for a ledger's footer: one-line JSON with `"v":1`. Idle times continue
         after `restore`, so the time in between does not count. O(producers): see `snapshot_parts`."""
-        return join_parts(self.snapshot_parts(now_s))
+        return join_parts(self.snapshot_parts(now_s), list(self.numbered_parts(now_s)))
 
     def snapshot_parts(self, now_s: float) -> Iterator[bytes]:
         """The same in parts, for `join_parts`, each encoded on demand. Nothing may be stored meanwhile."""
         stored = [one for one in self._producers.values() if one.position is not None]
         for at in range(0, len(stored), PART_PRODUCERS):
             yield _encode([self._stored_row(one, now_s) for one in stored[at : at + PART_PRODUCERS]])[1:-1]
+
+    def numbered_parts(self, now_s: float) -> Iterator[bytes]:
+        """As `snapshot_parts`, of the numbered producers, a part each."""
+        return map(_encode, self.numbered.rows(now_s))
 
     def _stored_row(self, one: _Producer[WaiterT], now_s: float) -> _StoredProducer:
         at = one.position or EARLIEST
@@ -277,8 +306,9 @@ class Dedup(Generic[WaiterT]):
             decoded = _decode(snapshot)
         except msgspec.DecodeError as error:
             raise DataCorrupt(f"dedup snapshot: {error}") from error
-        if decoded.v != 1:
-            raise DataCorrupt(f"dedup snapshot: version {decoded.v} is not supported, expected 1")
+        if decoded.v not in VERSIONS:
+            raise DataCorrupt(f"dedup snapshot: version {decoded.v} is not supported, expected 1 or 2")
+        self.numbered.restore(decoded.numbered, now_s)
         for one in sorted(decoded.producers, key=lambda stored: -stored.idle_s):
             producer: _Producer[WaiterT] = _Producer(one.name, one.incarnation, now_s - one.idle_s)
             producer.first, producer.last, producer.tail = one.first, one.last, one.last
@@ -287,7 +317,7 @@ class Dedup(Generic[WaiterT]):
 
     def expire(self, now_s: float, *, limit: int = EXPIRED_AT_ONCE) -> int:
         """Forget producers idle for longer than `idle_s`, `limit` at most; returns how many. O(forgotten)."""
-        forgotten = 0
+        forgotten = self.numbered.expire(now_s, self._connected, limit=limit)
         while self._idling and forgotten < limit:
             key, producer = next(iter(self._idling.items()))
             if now_s - producer.active_s <= self._idle_s:
@@ -305,4 +335,4 @@ class Dedup(Generic[WaiterT]):
 
     def statistics(self) -> DedupStatistics:
         in_flight = sum(len(producer.chain) for producer in self._producers.values())
-        return DedupStatistics(len(self._producers), len(self._connected), in_flight)
+        return DedupStatistics(len(self._producers), len(self._connected), in_flight, len(self.numbered))

@@ -19,7 +19,11 @@ async def snapshot_in_turns(dedup: Dedup[SendReply], now_s: float) -> bytes:
     for part in dedup.snapshot_parts(now_s):
         parts.append(part)
         await asyncio.sleep(0)
-    return join_parts(parts)
+    numbered = []
+    for part in dedup.numbered_parts(now_s):
+        numbered.append(part)
+        await asyncio.sleep(0)
+    return join_parts(parts, numbered)
 
 
 async def forget_in_turns(dedup: Dedup[SendReply], clock: Clock) -> None:

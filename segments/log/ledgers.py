@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from segments.log.dedup_footer import decode_footer, encode_footer
 from segments.log.ledger_folder import expect_evidence, expect_last
 from segments.log.ledger_list import LedgerList
 from segments.log.ledger_pages import PAGE_LEDGERS
+from segments.log.message_counts import CountedRange, MessageCounts
 from segments.log.positions import LogPositions
 from segments.log.retention import kept_ledgers
 from txnstore.records import LedgerInfo, LedgerRecord
@@ -60,6 +61,7 @@ class SegmentLog:
         self._record = LedgerRecord(ledgers=[])
         self._positions = LogPositions()
         self.times = PublishTimes()
+        self.counts = MessageCounts()
         self.writer: LedgerWriter | None = None
         self._abandoned: LedgerWriter | None = None
         self.ended = False
@@ -226,6 +228,7 @@ class SegmentLog:
             bytes=closed.bytes,
             closed_ms=self._wall_ms(),
             newest_ms=self.times.newest_ms(writer.ledger_id, closed.entries),
+            messages=self.counts.total(writer.ledger_id, closed.entries),
         )
         return [*self._record.ledgers[:-1], info]
 
@@ -367,7 +370,7 @@ class SegmentLog:
             if not last.closed_length:
                 return  # an empty one exists: it has the footer of the seal
             beside = msgspec.structs.replace(
-                last, ledger_id=last.ledger_id + 1, closed_length=0, bytes=0, aborted=0, newest_ms=None
+                last, ledger_id=last.ledger_id + 1, closed_length=0, bytes=0, aborted=0, newest_ms=None, messages=0
             )
             footer = self.footer(beside.ledger_id, 0, dedup)
             await self._ledger_store.write_footer(self._segment, beside.ledger_id, footer)
@@ -414,6 +417,10 @@ class SegmentLog:
         """The number of entries in (low, high]."""
         return self._positions.rank(high) - self._positions.rank(low)
 
+    def ranges(self, after: Position, last: Position) -> Iterator[CountedRange]:
+        """The entries in (after, last], which is confirmed, by ledger."""
+        return self._positions.ranges(after, last)
+
     def nth(self, index: int) -> Position:
         """The position of the entry with `index` entries before it."""
         return self._positions.nth(index) or self.next_after(self.last_confirmed)
@@ -456,6 +463,7 @@ class SegmentLog:
         self._record = record
         kept = kept_ledgers(record)
         self.times.listed(kept)
+        self.counts.listed(kept)
         self._positions.listed(kept, record.trimmed_below)
         closed = [info for info in kept if info.closed_length]
         last = Position(closed[-1].ledger_id, (closed[-1].closed_length or 0) - 1) if closed else EARLIEST

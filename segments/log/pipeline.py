@@ -202,9 +202,9 @@ class Pipeline:
         """See `Appender.roll`."""
         await self._appender.roll()
 
-    async def checkpoint(self) -> None:
+    async def checkpoint(self, *, settle: bool = False) -> None:
         """See `Appender.checkpoint`."""
-        await self._appender.checkpoint()
+        await self._appender.checkpoint(settle=settle)
 
     def stop(self, error: TxnError) -> None:
         """Fail everything in flight with `error`, now. Nothing is appended or acked afterwards."""

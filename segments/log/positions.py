@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
+from segments.log.message_counts import CountedRange
 from txnstore.records import LedgerInfo
 from txnwire.ids import EARLIEST, Position
 
@@ -65,6 +66,18 @@ class LogPositions:
                 return Position(self._ids[at], index - self._before[at])
             at += 1
         return None
+
+    def ranges(self, after: Position, last: Position) -> Iterator[CountedRange]:
+        """The kept entries in (after, last], by ledger. The list must not change meanwhile."""
+        after = max(after, self.floor)
+        for at in range(bisect_left(self._ids, after.ledger_id), bisect_right(self._ids, last.ledger_id)):
+            ledger_id, length = self._ids[at], self._lengths[self._ids[at]]
+            closed = length != OPEN
+            known = length if closed else last.entry_id + 1
+            first = after.entry_id + 1 if ledger_id == after.ledger_id else 0
+            end = min(known, last.entry_id + 1) if ledger_id == last.ledger_id else known
+            if first < end:
+                yield CountedRange(ledger_id, first, end, known, closed)
 
     def rank(self, position: Position) -> int:
         """The number of kept entries at or below `position`."""

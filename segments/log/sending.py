@@ -10,6 +10,7 @@ from segments.log.send_order import NOTHING, OP, Durable
 from segments.log.tail_cache import ChunkKey
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.numbers import Numbers
 from watchers.visibility import Applied
 
 
@@ -33,6 +34,8 @@ class IncomingEntry(NamedTuple):
     data: bytes
     publish_time_ms: int
     chunk: ChunkKey | None = None
+    numbers: Numbers | None = None
+    """Of a numbered producer."""
 
 
 class ProducerLine:

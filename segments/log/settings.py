@@ -78,6 +78,8 @@ class BrokerSettings:
     """Lowest size at which a ledger is closed by size, however small the topic's retention."""
     load_sample_s: float = 10.0
     """Pause between checks whether a segment's load has changed enough to be published; 0: never."""
+    lag_sample_s: float = 15.0
+    """Pause between counts of how far subscriptions are behind, for the metrics; 0: never."""
     aborted_in_store: int = 4096
     """Aborted records of a segment in etcd; beyond it the open ledger is closed, so that its sidecar takes them: bounds
     the number that a recovery reads."""

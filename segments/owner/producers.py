@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from segments.log.dedup import NOTHING_STORED, Dedup
+from segments.log.numbered import NumberedNames, fenced
 from segments.log.pipeline import Pipeline
 from segments.log.sending import IncomingEntry, ProducerLine, SendReply
-from txnwire.errors import NotOwner, ProducerFenced, TxnError
+from txnwire.errors import NotAllowed, NotOwner, ProducerFenced, TxnError
 from txnwire.ports import Clock
 
 OnClosed = Callable[[TxnError, int], None]
@@ -31,6 +32,8 @@ class ProducerSession:
         """See `Pipeline.send`. Raises the error that ended the session."""
         if self.error is not None:
             raise self.error
+        if entry.numbers is not None:
+            self._producers.names.expect_room(self._name, entry.numbers)
         self._producers.pipeline.send(self.line, self._token, entry, reply)
 
     def end(self, error: TxnError, last_sequence_id: int = NOTHING_STORED) -> None:
@@ -48,6 +51,10 @@ class ProducerSession:
             self._producers.closed(self._token, self.line)
 
 
+Opened = tuple[ProducerSession, int]
+"""A session, and the last stored sequence id of its producer."""
+
+
 class ConnectedProducers:
     """Holds the sessions of a segment's producers. ▲ One live connection per producer name: a second one fences the
     first (L10)."""
@@ -58,11 +65,36 @@ class ConnectedProducers:
         self._clock = clock
         self._sessions: dict[int, ProducerSession] = {}
 
+    @property
+    def names(self) -> NumberedNames:
+        """Of numbered producers."""
+        return self._dedup.numbered
+
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, name: str, incarnation: int, on_closed: OnClosed) -> tuple[ProducerSession, int]:
-        """The new session, and the last stored sequence id of this incarnation, -1 for none."""
+    def take_name(self, name: str, epoch: int, incarnation: int) -> bool:
+        """▲ Fence earlier lives of a numbered producer: their connection here, and each later one. False if a later
+        life has the name."""
+        now_s = self._clock.monotonic()
+        if not self.names.take(name, epoch, incarnation, now_s):
+            return False
+        token = self._dedup.disconnect_others(name, incarnation, now_s)
+        if token is not None and (earlier := self._sessions.pop(token, None)) is not None:
+            earlier.end(fenced(name))
+            self.pipeline.retire(earlier.line)
+        return True
+
+    def open(self, name: str, incarnation: int, on_closed: OnClosed, name_epoch: int = 0) -> Opened:
+        """The new session, and the last stored sequence id of this incarnation, -1 for none. `name_epoch`: of a
+        numbered producer, which must have taken its name."""
+        if name_epoch:
+            self.names.expect(name, name_epoch, incarnation)
+        elif name in self.names:
+            # ▲ It would fence the numbered one, and its messages would have no ids.
+            raise NotAllowed(
+                f"producer {name} numbers its messages: open it with sequence_id=…, or choose another name"
+            )
         connected = self._dedup.connect(name, incarnation, self._clock.monotonic())
         if connected.fenced is not None and (fenced := self._sessions.pop(connected.fenced, None)) is not None:
             # ▲ Only another incarnation is another producer. The same one may open twice, in any order: a delayed

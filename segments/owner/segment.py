@@ -19,7 +19,7 @@ from segments.log.sending import SendReply
 from segments.log.tail_cache import TailCache
 from segments.owner.broker_wide import BrokerContext
 from segments.owner.load_samples import Stored
-from segments.owner.producers import ConnectedProducers, OnClosed, ProducerSession
+from segments.owner.producers import ConnectedProducers, OnClosed, Opened
 from segments.owner.sealing import Sealing
 from segments.owner.segment_cuts import PATIENCE_S, READER_PATIENCE_S, SegmentCuts
 from segments.owner.segment_statistics import PINNING_SHOWN, SegmentStatistics, entries_behind
@@ -234,12 +234,12 @@ class Segment:
 
     # ---- producing and reading --------------------------------------------------------------------------------------
 
-    def open_producer(self, name: str, incarnation: int, on_closed: OnClosed) -> tuple[ProducerSession, int]:
+    def open_producer(self, name: str, incarnation: int, on_closed: OnClosed, name_epoch: int = 0) -> Opened:
         """See `ConnectedProducers.open`. Raises `SegmentSealed`: see `last_sequence_id`."""
         self.check()
         if self.ledgers.sealed:
             raise self._is_sealed()
-        return self.producers.open(name, incarnation, on_closed)
+        return self.producers.open(name, incarnation, on_closed, name_epoch)
 
     def last_sequence_id(self, name: str, incarnation: int) -> int:
         """The last sequence id stored for this producer, -1 for none; final once the segment is sealed, ▲ under any
@@ -419,7 +419,7 @@ class Segment:
 
         Raises `NotOwner`, `StoreUnavailable`."""
         self.check()
-        return self.ledgers.ended and await self._keeping.forgotten(self._dedup.statistics().producers)
+        return self.ledgers.ended and await self._keeping.forgotten(self._dedup.statistics().remembered)
 
     async def drained(self) -> Position | None:
         return await self.subscriptions.drained()
@@ -488,6 +488,7 @@ class Segment:
             aborted_in_store=self.buffer.records_in_store,
             keeping=self._keeping.statistics(),
             open_transactions=self.buffer.statistics().open,
+            lags=self.subscriptions.lags.sampled(),
         )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from segments.log.housekeeping import KeepingStatistics
 from segments.log.ledgers import SegmentLog
+from segments.subscription.lag import LagAge
 from segments.subscription.subscriptions import SubscriptionStatistics
 from txnwire.ids import Position, TxnId
 from watchers.visibility import BufferStatistics
@@ -18,6 +19,7 @@ PINNING_SHOWN = 100
 class SegmentStatistics:
     """`recovery_s`: time of its take-over. `pinning`: the transactions that hold readers back, earliest first, with
     their first positions here, at most 100; `entries_behind`: for each of them, the entries behind that position.
+    `lags`: by subscription, as counted last, also of those without a consumer here.
     `kept_bytes`: of entries, in all its ledgers. `aborted_in_store`: aborted records in etcd, not in a sidecar."""
 
     path: str
@@ -44,6 +46,7 @@ class SegmentStatistics:
     aborted_in_store: int
     keeping: KeepingStatistics
     open_transactions: int
+    lags: Mapping[str, LagAge]
 
 
 def entries_behind(ledgers: SegmentLog, pinning: Sequence[tuple[TxnId, Position]], last: Position) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ from segments.owner.segment import RecoveredState, Segment, SegmentOwnership
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import SubscriptionNotFound, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.numbers import numbers_of
 from txnwire.proto import txn_pb2 as pb
 from txnwire.turns import in_turns, turn_size
 from watchers.decisions import DecisionMembership
@@ -184,6 +185,8 @@ async def _scan(
         if position > covered:
             replayed += 1
             dedup.replay(metadata.producer, metadata.incarnation, metadata.sequence_id, metadata.count, position, now_s)
+            if (numbers := numbers_of(metadata)) is not None:
+                dedup.numbered.stored(metadata.producer, metadata.incarnation, numbers, now_s)
     if replayed > FOOTER_AFTER_ENTRIES:
         await ledgers.write_closed_footer(await snapshot_in_turns(dedup, now_s))
     return scanned

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from segments.subscription.acks_around import CursorLedgers, acks_around
-from segments.subscription.partial_acks import RECORD_BYTES, PartialRoom, Parts, Record
+from segments.subscription.partial_acks import RECORD_BYTES, AckedBlock, PartialRoom, Parts, Record
 from txnstore import records
 from txnstore.records import CursorBlock, CursorMark
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, Overloaded
 from txnwire.ids import EARLIEST, Position
 from watchers.acks import BLOCK_ENTRIES as BLOCK_ENTRIES
-from watchers.acks import WHOLE, AckPosition, LeftOut, block_of, names_all
+from watchers.acks import WHOLE, AckPosition, LeftOut, bitmap_of, block_of, names_all, trailing_ones
 from watchers.pending_acks import BlockWrite
 
 PARTIAL_BYTES: Final = 4 * 1024 * 1024
@@ -63,14 +63,6 @@ class _Block(Record):
         if self.ledger_id != mark.ledger_id:
             return self.ledger_id < mark.ledger_id or not (self.acked or self.parts)
         return not self.parts and self.acked >> max(mark.entry_id + 1 - self.first_entry, 0) == 0
-
-
-def _trailing_ones(bits: int) -> int:
-    return (~bits & (bits + 1)).bit_length() - 1
-
-
-def _bitmap(text: str) -> int:
-    return int.from_bytes(bytes.fromhex(text), "little")
 
 
 class Cursor:
@@ -159,11 +151,15 @@ class Cursor:
         if position <= self._mark:
             position = self._ledgers.next_after(self._mark)
         while (block := self._blocks.get(block_of(position))) is not None:
-            acked = _trailing_ones(block.acked >> (position.entry_id - block.first_entry))
+            acked = trailing_ones(block.acked >> (position.entry_id - block.first_entry))
             if acked == 0:
                 break
             position = self._ledgers.next_after(Position(position.ledger_id, position.entry_id + acked - 1))
         return position
+
+    def beyond(self) -> list[AckedBlock]:
+        """A copy of what is acked beyond the mark-delete position; of the first block also of what lies before it."""
+        return [AckedBlock(one.ledger_id, one.first_entry, one.acked, one.parts.all()) for one in self._blocks.values()]
 
     # ---- acks
 
@@ -448,7 +444,7 @@ class Cursor:
         while True:
             position = self._ledgers.next_after(mark)
             block = self._blocks.get(block_of(position))
-            acked = 0 if block is None else _trailing_ones(block.acked >> (position.entry_id - block.first_entry))
+            acked = 0 if block is None else trailing_ones(block.acked >> (position.entry_id - block.first_entry))
             if acked == 0:
                 return mark
             mark = Position(position.ledger_id, position.entry_id + acked - 1)
@@ -486,9 +482,9 @@ class Cursor:
         found = page or block
         found.mod_revision = mod_revision
         found.generation = self._generation
-        block.acked |= _bitmap(record.acked)
+        block.acked |= bitmap_of(record.acked)
         for entry_id, messages, text in record.partial:
-            acked = block.parts.get(entry_id)[1] | _bitmap(text)
+            acked = block.parts.get(entry_id)[1] | bitmap_of(text)
             changed = self._put_part(block, entry_id, messages, acked, stored_in=page)
             changed.generation = self._generation
             changed.moved = changed.moved or changed is not found

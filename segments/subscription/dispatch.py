@@ -47,7 +47,8 @@ PARSED_AT_ONCE: Final = 500
 
 
 class Delivery(NamedTuple):
-    """`skip`: bitmap, LSB first, of the message indexes not to deliver; empty for none."""
+    """`skip`: bitmap, LSB first, of the message indexes not to deliver; empty for none. `data`: empty for further
+    messages of an entry that the consumer has."""
 
     position: Position
     data: bytes
@@ -58,7 +59,8 @@ class Delivery(NamedTuple):
 class DeliverySink(Protocol):
     """Sends one consumer's deliveries over its connection. Calls on a closed one do nothing.
 
-    `passed`: no entry between the last delivered one and `through` will ever be delivered to it."""
+    `passed`: no entry between the last delivered one and `through` will ever be delivered to it. `sharing`: a queue's
+    consumer is not alone (odd), or alone again (even)."""
 
     @property
     def closed(self) -> bool: ...
@@ -67,6 +69,7 @@ class DeliverySink(Protocol):
     async def drain(self, below_bytes: int) -> None: ...
     def deliver(self, deliveries: Sequence[Delivery]) -> None: ...
     def passed(self, through: Position) -> None: ...
+    def sharing(self, told: int) -> None: ...
     def rewind(self) -> None: ...
     def end_of_segment(self, *, sealed: bool) -> None: ...
     def consumer_closed(self, error: TxnError) -> None: ...

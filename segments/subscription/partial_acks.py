@@ -7,7 +7,7 @@ in bytes. So no record exceeds the store's limit, even with acks spread over man
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from txnstore import records
 from txnstore.records import CursorBlock
@@ -16,6 +16,16 @@ from watchers.acks import bitmap_bytes
 
 RECORD_BYTES: Final = 200_000
 """Bound for the entries of one record, as `stored_bytes` counts them. The largest entry takes 25 KB."""
+
+
+class AckedBlock(NamedTuple):
+    """The acks of one block: `acked`, the bitmap of whole entries from `first_entry` on, and `parts`: entry id →
+    (messages, bitmap of acked indexes)."""
+
+    ledger_id: int
+    first_entry: int
+    acked: int
+    parts: dict[int, tuple[int, int]]
 
 
 def stored_bytes(messages: int) -> int:
@@ -120,6 +130,10 @@ class Parts:
 
     def __iter__(self) -> Iterator[int]:
         return iter(list(self._places))
+
+    def all(self) -> dict[int, tuple[int, int]]:
+        """Entry id → (messages, bitmap)."""
+        return {entry_id: record.partial[entry_id] for entry_id, record in self._places.items()}
 
     def get(self, entry_id: int) -> tuple[int, int]:
         """(messages, bitmap); zeros for an entry not acked in part."""

@@ -14,7 +14,9 @@ Theory of operation:
    queue reads no further ahead, which loses nothing. ▲ Nor does it read further than the cursor has room for acks.
 3. Only the subscription knows whether a message is acked or pending. A place may be stale (the message was acked
    meanwhile), so it is checked when its turn comes. The outcome of a transaction is asked for then, too.
-4. Consumers take turns, each as long as it has permits. Due entries go first, then those ahead.
+4. Consumers take turns, each as long as it has permits. Due entries go first, then those ahead. ▲ Among several
+   consumers permits divide an entry: each gets no more messages than it has permits, and the rest is due for the next
+   one. Otherwise what one producer sent together would all wait for one consumer.
 5. All pieces of one chunked value go to one consumer, otherwise no consumer could assemble it.
 6. An ack takes its messages from every place, whoever made it. What ends in another way comes again, with a higher
    redelivery count: a nack, a refused ack, an aborted transaction, a lost consumer.
@@ -52,17 +54,18 @@ PASSED_AT_ONCE: Final = 5000
 
 
 class QueueConsumer:
-    """Holds the queue's state of one consumer. `blocked`: it receives nothing despite its permits. Equality is
-    identity."""
+    """Holds the queue's state of one consumer. `blocked`: it receives nothing despite its permits. `shares`: entries
+    are divided by its permits. Equality is identity."""
 
-    __slots__ = ("__weakref__", "blocked", "held", "kept", "permits")
+    __slots__ = ("__weakref__", "blocked", "held", "kept", "permits", "shares")
 
     def __init__(self) -> None:
         self.permits = 0
         self.blocked = False
+        self.shares = False
         self.held: dict[Position, None] = {}
         """Entries with messages that it has."""
-        self.kept: list[Position] = []
+        self.kept: dict[Position, ChunkKey] = {}
         """Pieces reserved for it, as it has other pieces of the value, until it can take them."""
 
 
@@ -70,10 +73,12 @@ ConsumerT = TypeVar("ConsumerT", bound=QueueConsumer)
 
 
 class Handout(NamedTuple, Generic[ConsumerT]):
-    """`parts`: (indexes not to deliver, redelivery count) per delivery: several if counts differ within the entry."""
+    """`parts`: (indexes not to deliver, redelivery count) per delivery: several if counts differ within the entry.
+    `divided`: other messages of the entry are due for the next consumer."""
 
     consumer: ConsumerT
     parts: tuple[tuple[int, int], ...]
+    divided: bool = False
 
 
 class _Value(Generic[ConsumerT]):
@@ -116,7 +121,9 @@ class Queue(Generic[ConsumerT]):
         """Consumers that can take an entry, in the order of their turns."""
         self._out: dict[Position, _Out[ConsumerT]] = {}
         self._promised: dict[Position, None] = {}
-        """Entries of `_out` with room promised, as they may be acked in part."""
+        """Entries of `_out` or `_divided` with room promised, as they may be acked in part."""
+        self._divided: dict[Position, None] = {}
+        """Entries of which a part was given out and the rest is due."""
         self._due: list[Interval] = []
         """Heap. Intervals may overlap, or name entries that have left for another place."""
         self._set_aside = SetAside()
@@ -181,6 +188,9 @@ class Queue(Generic[ConsumerT]):
     def due_done(self) -> None:
         """Remove the entry `next_due` from the due ones."""
         first, last = self._due[0]
+        if first in self._divided:
+            del self._divided[first]
+            self._withdraw(first)
         if first == last:
             heappop(self._due)
         else:
@@ -267,10 +277,16 @@ class Queue(Generic[ConsumerT]):
         elif value.consumer.permits > 0 and not value.consumer.blocked:
             consumer = value.consumer
         else:
-            value.consumer.kept.append(position)
+            value.consumer.kept[position] = value.key
             return None
-        self._hand(consumer, entry, free, value)
-        return Handout(consumer, self._counts.parts(position, everything, free))
+        handed = _lowest(free, consumer.permits) if consumer.shares else free
+        self._hand(consumer, entry, handed, value)
+        if handed != free:
+            # ▲ Its room stays promised: while the rest is read, entries ahead could take the room, and the cursor would
+            # outgrow its bound with the rest.
+            self._divided[position] = None
+            heappush(self._due, (position, position))
+        return Handout(consumer, self._counts.parts(position, everything, handed), handed != free)
 
     def _hand(self, consumer: ConsumerT, entry: LogEntry, indexes: int, value: _Value[ConsumerT] | None) -> None:
         position, messages = entry.position, entry.messages
@@ -282,7 +298,7 @@ class Queue(Generic[ConsumerT]):
             mine.indexes |= indexes
         else:
             self._out[position] = _Out(consumer, indexes, value, out)
-            if out is None and messages > 1:
+            if messages > 1 and position not in self._promised:
                 # ▲ Also for redeliveries: a consumer may ack its messages one by one while others fill the cursor.
                 self._promised[position] = None
                 self._acks.promise(position, messages)
@@ -319,10 +335,16 @@ class Queue(Generic[ConsumerT]):
                 self._forget_if_acked(ack.position)
 
     def given_back(
-        self, acks: Iterable[AckPosition], consumer: ConsumerT | None = None, *, due_s: float | None = None
+        self,
+        acks: Iterable[AckPosition],
+        consumer: ConsumerT | None = None,
+        *,
+        due_s: float | None = None,
+        counted: bool = True,
     ) -> None:
-        """Redeliver messages at `due_s` or at once, and raise their redelivery count: those of `acks` that `consumer`
-        has (a nack, an ack refused before it was recorded); without a consumer all of them (released pending acks)."""
+        """Redeliver messages at `due_s` or at once: those of `acks` that `consumer` has (a nack, an ack refused before
+        it was recorded); without a consumer all of them (released pending acks). `counted` raises their redelivery
+        count."""
         positions = []
         for ack in acks:
             position, indexes = ack.position, ack.indexes
@@ -330,7 +352,8 @@ class Queue(Generic[ConsumerT]):
                 indexes = self._take_out(position, consumer, indexes)
             if not indexes:
                 continue
-            self._counts.given_back(position, indexes)
+            if counted:
+                self._counts.given_back(position, indexes)
             if due_s is None:
                 positions.append(position)
             else:
@@ -348,7 +371,7 @@ class Queue(Generic[ConsumerT]):
             left = self._delayed.pop(position) & ~indexes
             if left:
                 self._delayed[position] = left
-            heappush(self._due, (position, position))
+            self._make_due((position,))
 
     def _take_out(self, position: Position, consumer: ConsumerT | None, indexes: int) -> int:
         """Take `indexes` of an entry from `consumer`, or from all consumers. Returns the indexes taken."""
@@ -367,27 +390,40 @@ class Queue(Generic[ConsumerT]):
             out = behind
         if kept is None:
             self._out.pop(position, None)
-            if position in self._promised:
-                del self._promised[position]
-                self._acks.withdraw(position)
+            self._withdraw(position)
         else:
             self._out[position] = kept
         return taken
 
+    def _withdraw(self, position: Position) -> None:
+        """Release its room, unless somebody has messages of it, or gets the rest next."""
+        if position in self._promised and position not in self._out and position not in self._divided:
+            del self._promised[position]
+            self._acks.withdraw(position)
+
     def _returned(self, out: _Out[ConsumerT], position: Position) -> None:
-        del out.consumer.held[position]
-        if out.value is not None:
-            out.value.pieces -= 1
-            if not out.value.pieces:
-                del self._values[out.value.key]
-        self.update(out.consumer)
+        consumer, value = out.consumer, out.value
+        del consumer.held[position]
+        if value is not None:
+            value.pieces -= 1
+            if not value.pieces:
+                del self._values[value.key]
+                # ▲ Pieces kept for a consumer that has given the others back would wait for its permits, which may
+                # never come: all of the value goes to the next consumer.
+                free = [kept for kept, key in consumer.kept.items() if key == value.key]
+                for kept in free:
+                    del consumer.kept[kept]
+                self._make_due(free)
+        self.update(consumer)
 
     def _forget_if_acked(self, position: Position) -> None:
         if position <= self._acks.mark_delete or self._acks.acked(position) == WHOLE:
             self._counts.forget(position)
 
     def _make_due(self, positions: Iterable[Position]) -> None:
-        for interval in intervals_of(sorted(positions)):
+        # ▲ A divided entry is due already: a message of it that comes back again and again would be another place each
+        # time, until the queue has no place left to read on.
+        for interval in intervals_of(sorted(one for one in positions if one not in self._divided)):
             heappush(self._due, interval)
 
     # ---- transactions -----------------------------------------------------------------------------------------------
@@ -440,6 +476,18 @@ class Queue(Generic[ConsumerT]):
             due=len(self._due),
             redelivered=len(self._counts),
         )
+
+
+def _lowest(bits: int, count: int) -> int:
+    """The lowest `count` of the set bits, by halving."""
+    least, most = 0, bits.bit_length()
+    while least < most:
+        middle = (least + most) // 2
+        if (bits & ((1 << middle) - 1)).bit_count() < count:
+            least = middle + 1
+        else:
+            most = middle
+    return bits & ((1 << least) - 1)
 
 
 def _before(position: Position) -> Position:

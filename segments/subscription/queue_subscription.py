@@ -35,12 +35,21 @@ PASSED_OVER_AT_ONCE: Final = 1000
 
 
 class AttachedConsumer(QueueConsumer):
-    """Holds one consumer and its connection. Implements `subscriptions.Acker`."""
+    """Holds one consumer and its connection. `may_share`: entries may be divided between it and others. Implements
+    `subscriptions.Acker`."""
 
-    __slots__ = ("batch", "batch_bytes", "delivered", "detached", "ended", "holder", "min_revision", "sink", "waiting")
+    __slots__ = (
+        "batch", "batch_bytes", "delivered", "detached", "ended", "has_entry", "holder", "may_share", "min_revision",
+        "sharing", "sink", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, sink: DeliverySink, holder: str, min_revision: int) -> None:
+    def __init__(self, sink: DeliverySink, holder: str, min_revision: int, *, may_share: bool = False) -> None:
         super().__init__()
+        self.may_share = may_share
+        self.sharing = 0
+        """What it was told last: odd while it shares the queue, more with each change."""
+        self.has_entry: Position | None = None
+        """The entry that it was sent a part of last: the rest goes there without its bytes."""
         self.sink = sink
         self.holder = holder
         self.min_revision = min_revision
@@ -88,6 +97,8 @@ class QueueSubscription(Subscription):
         self._batched: dict[AttachedConsumer, None] = {}
         """Consumers with deliveries of this pass."""
         self._due, self._ahead = _Lane(), _Lane()
+        self._divided: LogEntry | None = None
+        """An entry of which some messages are due: it is not read again for each consumer."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._unreadable = ""
@@ -116,6 +127,7 @@ class QueueSubscription(Subscription):
             self._dispatcher.add_source(self)
         self._consumers[consumer] = None
         self._dispatcher.shares.join(consumer)
+        self._tell_sharing()
         self._set_timer()
         self._dispatcher.wake()
 
@@ -130,30 +142,56 @@ class QueueSubscription(Subscription):
         if consumer.waiting is not None:
             consumer.waiting.cancel()
         self._queue.leave(consumer, counted=counted)
+        self._tell_sharing()
         if not self._consumers:
+            self._divided = None
             self._dispatcher.remove_source(self)
             self._due.stop()
             self._ahead.stop()
             self._stop_timer()
         self._dispatcher.wake()
 
+    def _tell_sharing(self) -> None:
+        """Tell each consumer when it gets company, or is alone again. ▲ Its permits are void then, those under way too:
+        a consumer that was alone has granted hundreds, and would get all that is sent next."""
+        shares = len(self._consumers) > 1
+        for consumer in self._consumers:
+            if consumer.may_share and consumer.shares is not shares:
+                consumer.shares = shares
+                self._void_permits(consumer, 1)
+
+    def void_permits(self, consumer: AttachedConsumer) -> None:
+        """It asks for it, and is told when it is done: what it grants from then on counts."""
+        if consumer.may_share and not consumer.detached:
+            self._void_permits(consumer, 2)
+
+    def _void_permits(self, consumer: AttachedConsumer, step: int) -> None:
+        consumer.sharing += step
+        consumer.permits = 0
+        self._queue.update(consumer)
+        consumer.sink.sharing(consumer.sharing)
+
     def close(self, error: TxnError) -> None:
         for consumer in list(self._consumers):
             self._give_up(consumer, error)
 
-    def add_permits(self, consumer: AttachedConsumer, permits: int, min_revision: int = 0) -> None:
+    def add_permits(self, consumer: AttachedConsumer, permits: int, min_revision: int = 0, sharing: int = 0) -> None:
+        """`sharing`: what the consumer had been told when it granted them."""
         if consumer.detached:
             return
-        consumer.permits += permits
+        if sharing == consumer.sharing:
+            consumer.permits += permits
         consumer.min_revision = max(consumer.min_revision, min_revision)
         self._queue.update(consumer)
         self._dispatcher.wake()
 
-    def nack(self, consumer: AttachedConsumer, positions: Sequence[AckPosition], *, delay_ms: int = 0) -> None:
-        """Deliver again the messages of `positions` that `consumer` has, after the delay. Messages that it does not
-        have are ignored: they were acked, or another consumer has them."""
+    def nack(
+        self, consumer: AttachedConsumer, positions: Sequence[AckPosition], *, delay_ms: int = 0, counted: bool = True
+    ) -> None:
+        """Deliver again the messages of `positions` that `consumer` has, after the delay; `counted`: it had begun with
+        them. Messages that it does not have are ignored: they were acked, or another consumer has them."""
         due_s = self._clock.monotonic() + delay_ms / 1000 if delay_ms else None
-        self._queue.given_back(positions, consumer, due_s=due_s)
+        self._queue.given_back(positions, consumer, due_s=due_s, counted=counted)
         self._set_timer()
         self._dispatcher.wake()
 
@@ -242,13 +280,16 @@ class QueueSubscription(Subscription):
         if not self._ledgers.contains(position):  # trimmed meanwhile
             self._queue.due_done()
             return True
-        entry = self._dispatcher.cached(position) or self._due.find(position)
+        entry = self._dispatcher.cached(position) or self._rest(position) or self._due.find(position)
         if entry is None:
             self._read(self._due, position, self._queue.due_run())
             return False
         self._queue.due_done()
         self._give(entry)
         return True
+
+    def _rest(self, position: Position) -> LogEntry | None:
+        return self._divided if self._divided is not None and self._divided.position == position else None
 
     def _serve_ahead(self) -> bool:
         limit = self._events.last_confirmed
@@ -266,18 +307,29 @@ class QueueSubscription(Subscription):
     def _give(self, entry: LogEntry) -> None:
         handout = self._queue.offer(entry)
         if handout is not None:
+            self._divided = entry if handout.divided else None
             self._deliver(entry, handout)
 
     def _deliver(self, entry: LogEntry, handout: Handout[AttachedConsumer]) -> None:
         consumer = handout.consumer
         consumer.ended = False
         for skip, count in handout.parts:
-            consumer.batch.append(Delivery(entry.position, entry.data, bitmap_bytes(skip), count))
-            consumer.batch_bytes += len(entry.data)
+            data = self._bytes_for(consumer, entry, divided=bool(skip))
+            consumer.batch.append(Delivery(entry.position, data, bitmap_bytes(skip), count))
+            consumer.batch_bytes += len(data)
             consumer.delivered += entry.messages - skip.bit_count()
         self._batched[consumer] = None
         if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:
             self._flush(consumer)
+
+    @staticmethod
+    def _bytes_for(consumer: AttachedConsumer, entry: LogEntry, *, divided: bool) -> bytes:
+        """▲ An entry's bytes go to each consumer once, not once for each part of it: a batch of a thousand jobs would
+        be sent a thousand times. The client keeps it by the same rule (`Subscribe.shares`)."""
+        if consumer.has_entry == entry.position and divided:
+            return b""
+        consumer.has_entry = entry.position if divided and consumer.may_share else None
+        return entry.data
 
     def _flush(self, consumer: AttachedConsumer) -> None:
         del self._batched[consumer]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from segments.layout import subscription_records as kinds
 from segments.layout.topology import Topology
@@ -79,9 +80,23 @@ class Start(NamedTuple):
             message, behind = int(start.get("index", 0)), bool(start.get("after"))
             passed = SegmentName.from_path(segment).segment_id in start.get("ancestors", ())
             return Start(kinds.MESSAGE_ID, 0, str(start["segment"]), position, message, behind, passed)
+        if kind == kinds.POSITIONS:
+            return _at_positions(start, segment)
         if kind != kinds.EARLIEST:
-            raise InvalidArgument(f"start {start!r}: expected kind earliest, latest, timestamp or message_id")
+            raise InvalidArgument(
+                f"start {start!r}: expected kind earliest, latest, timestamp, message_id or positions"
+            )
         return Start()
+
+
+def _at_positions(start: Mapping[str, Any], segment: str) -> Start:
+    """A segment that is not named is newer than the positions, or lies wholly before a named one."""
+    at = start["segments"].get(segment)
+    if at is None:
+        passed = SegmentName.from_path(segment).segment_id in start.get("ancestors", ())
+        return Start(kinds.MESSAGE_ID, passed=True) if passed else Start()
+    ledger_id, entry_id, index = at
+    return Start(kinds.MESSAGE_ID, 0, segment, Position(ledger_id, entry_id), index)
 
 
 async def placed(start: Start, segment: str, store: MetadataStore) -> Start:

@@ -14,6 +14,7 @@ from segments.log.erasing import erase_subscription
 from segments.subscription.cursor import Cursor
 from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Isolation
 from segments.subscription.drained import DrainedMark
+from segments.subscription.lag import SegmentLags
 from segments.subscription.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.subscription.starts import Start, StartPoint, placed, resolve_start
 from segments.subscription.stream_subscription import StreamSubscription
@@ -66,6 +67,7 @@ class SubscriptionTable:
         self._dropping: dict[str, asyncio.Task[None]] = {}
         self.cursors_held = asyncio.Lock()
         """Held while a cursor moves back, and while entries that all subscriptions have consumed are trimmed."""
+        self.lags = SegmentLags(surroundings, self)
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
@@ -74,6 +76,10 @@ class SubscriptionTable:
     def targets(self) -> tuple[AckCleanUp, ...]:
         """The clean-up targets of these subscriptions."""
         return tuple(self._targets.values())
+
+    def loaded(self, name: str) -> Subscription | None:
+        """The subscription if it has a cursor in memory: a consumer has attached here, or recovery has found one."""
+        return self._subscriptions.get(name)
 
     # ---- attaching --------------------------------------------------------------------------------------------------
 
@@ -122,8 +128,9 @@ class SubscriptionTable:
         holder: str,
         min_revision: int,
         isolation: Isolation = Isolation.READ_COMMITTED,
+        may_share: bool = False,
     ) -> tuple[QueueSubscription, AttachedConsumer]:
-        """Attach one more consumer to a queue subscription.
+        """Attach one more consumer to a queue subscription. `may_share`: see `AttachedConsumer`.
 
         Raises `SubscriptionNotFound`, `InvalidArgument` (a stream, or another isolation than the others'),
         `DataCorrupt`, `NotOwner`, `StoreUnavailable`.
@@ -133,7 +140,7 @@ class SubscriptionTable:
         self._events.check()
         if not isinstance(found, QueueSubscription):
             raise self._other_type(found, QUEUE)
-        consumer = AttachedConsumer(sink, holder, min_revision)
+        consumer = AttachedConsumer(sink, holder, min_revision, may_share=may_share)
         found.attach(consumer, isolation)
         return found, consumer
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from typing import TypeVar
+
 from txnwire.errors import InvalidArgument, Timeout, TxnError
 from txnwire.ports import Clock, Random
+
+T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
@@ -36,6 +42,24 @@ class Deadline:
         """The error to raise when the time is up; `last`: the error of the latest attempt."""
         because = f"; the last attempt: {type(last).__name__}: {last}" if last is not None else ""
         return Timeout(f"{what}: not done within {self.timeout_s:g} s{because}")
+
+
+async def within(work: Coroutine[object, object, T], timeout_s: float | None, what: str) -> T:
+    """Run a call; cancel it and raise `Timeout` once the time is up. None: it has limits of its own. Raises
+    `InvalidArgument` for what is no number of seconds, and then has not begun."""
+    if timeout_s is None:
+        return await work
+    # ▲ nan would never pass.
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s != timeout_s:
+        work.close()
+        raise InvalidArgument(f"a timeout is a number of seconds, not {timeout_s!r}")
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await work
+    except TimeoutError as error:
+        if isinstance(error, Timeout):
+            raise  # the work's own
+        raise Timeout(f"{what}: not done within {timeout_s:g} s") from None
 
 
 class Backoff:

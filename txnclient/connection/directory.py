@@ -44,9 +44,9 @@ class ClientDirectory:
         self._disowned = Disowned()
         self._next_seed = random.getrandbits(16)
         self._topics: dict[str, TopicLayout | None] = {}
+        """Layouts of all followed topics; None: the topic did not exist at the last news."""
         self._absent: dict[str, int] = {}
         """The revision up to which a followed topic is known not to exist."""
-        """Layouts of all followed topics; None: the topic did not exist at the last news."""
         self._not_followed: TxnError | None = None
         """The error of the latest attempt to follow the cluster."""
         self._refused: TxnError | None = None
@@ -267,6 +267,10 @@ class ClientDirectory:
             return
         known = self._topics[layout.topic]
         if known is not None and revision_of(layout) < known.revision:
+            return
+        if known is None and 0 < layout.topic_revision < self._absent.get(layout.topic, 0):
+            # ▲ From a server that has not heard of the deletion: it would bring the deleted topic back. (0: from an
+            # older server, which does not say.)
             return
         self._topics[layout.topic] = TopicLayout.from_wire(layout) if layout.exists else None
         if layout.exists:

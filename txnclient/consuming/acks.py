@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
+from txnclient.consuming.bits import all_bits
 from txnclient.consuming.delivered import UpTo
-from txnclient.consuming.inbox import Inbox, all_bits
+from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import Message, ReceivedEntry, Under
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError, again

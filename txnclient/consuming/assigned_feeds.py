@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -16,15 +18,27 @@ from txnclient.consuming.delivered import Delivered, DeliveryOrder
 from txnclient.consuming.feed import StreamFeed, SubscriptionFeed
 from txnclient.consuming.inbox import Inbox, QueueInbox
 from txnclient.consuming.membership import ConsumerMembership
+from txnclient.consuming.pauses import PausedSegments
+from txnclient.consuming.positions import Positions
 from txnclient.consuming.queue_feed import QueueFeed
-from txnclient.consuming.receiver import Receiver
-from txnclient.consuming.starts import StartArgument, check_prefetch, isolation_to_wire, start_to_wire
-from txnwire.errors import InvalidArgument, NotAllowed
+from txnclient.consuming.receiver import Receiver, TopicReceiver
+from txnclient.consuming.starts import (
+    StartArgument,
+    check_prefetch,
+    check_topic_of,
+    isolation_to_wire,
+    start_of_subscription,
+)
+from txnwire.errors import InvalidArgument, NotAllowed, SubscriptionNotFound, TopicNotFound, TxnError, for_good
+from txnwire.ids import MessageId
 from txnwire.names import validate_name
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_DELAY_MS
 
 _TYPES = {"stream": pb.SUBSCRIPTION_TYPE_STREAM, "queue": pb.SUBSCRIPTION_TYPE_QUEUE}
+
+
+LEAST_ACK_TIMEOUT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +55,22 @@ class ConsumerSettings:
     prefetch_bytes: int
     redelivery_delay: float
     """In seconds."""
+    topics_pattern: str | re.Pattern[str] | None = None
+    """Instead of `topics`."""
+    ack_timeout: float | None = None
+    """In seconds."""
 
     def __post_init__(self) -> None:
+        if bool(self.topics) == (self.topics_pattern is not None):
+            raise InvalidArgument("a consumer names its topics, or a topics_pattern, and not both")
         if self.type not in _TYPES:
             raise InvalidArgument(f"subscription type {self.type!r} is unknown: use 'stream' or 'queue'")
         check_delay(self.redelivery_delay, "redelivery_delay")
+        _check_ack_timeout(self.ack_timeout, self.type)
         check_prefetch(self.prefetch, self.prefetch_bytes)
         isolation_to_wire(self.isolation)
+        if isinstance(self.start, Positions) and self.topics:
+            check_topic_of(self.start, self.topics)
         validate_name(self.subscription, part="subscription")
 
 
@@ -80,35 +103,89 @@ class AssignedFeeds:
         self._receiver = receiver
         self._order = order
         self._dead_letters = dead_letters
+        self.pauses = PausedSegments(lambda: self.topics)
         self._retiring: dict[SubscriptionFeed, None] = {}
         """Feeds of segments that have left this consumer, with acks under way."""
         self._terms: dict[str, pb.Subscribe] = {}
         self._closed = False
-        self._memberships = [self._membership(topic, outliving) for topic in settings.topics]
+        self._outliving = outliving
+        self.on_left: Callable[[str, TxnError], None] | None = None
+        """Called with a topic that was left because it, or its subscription, is gone; None: that fails the consumer."""
+        self._memberships = {topic: self._membership(topic, settings.start) for topic in settings.topics}
 
-    def _membership(self, topic: str, outliving: OwnedTasks) -> ConsumerMembership:
+    @property
+    def topics(self) -> list[str]:
+        return list(self._memberships)
+
+    def _membership(self, topic: str, start: StartArgument) -> ConsumerMembership:
         join = pb.JoinSubscription(
             topic=topic,
             subscription=self._settings.subscription,
             type=_TYPES[self._settings.type],
-            start=start_to_wire(self._settings.start),
+            start=start_of_subscription(start, topic),
             consumer=self._identity.name,
             incarnation=self._identity.incarnation,
             isolation=isolation_to_wire(self._settings.isolation),
         )
         return ConsumerMembership(
-            self._session, join, on_assignment=self._assigned, on_failed=self._receiver.fail, outliving=outliving
+            self._session,
+            join,
+            on_assignment=self._assigned,
+            on_failed=self._receiver_of(topic).fail,
+            outliving=self._outliving,
         )
+
+    def _receiver_of(self, topic: str) -> TopicReceiver:
+        return TopicReceiver(self._receiver, lambda error: self._topic_failed(topic, error))
 
     async def join(self, deadline: Deadline) -> None:
         """Raises `TopicNotFound`, `NotAllowed`, `Timeout`."""
         for topic in self._settings.topics:
             await self._session.directory.layout(topic, deadline)
-        for membership in self._memberships:
+        for membership in self._memberships.values():
             await membership.join(deadline)
 
+    async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
+        """See `topic_pattern.JoinedTopics`. What is in a topic that has appeared since is newer than the consumer, so
+        that it begins at its earliest message, where others begin at the latest or at a message."""
+        await self._session.directory.layout(topic, deadline)
+        start = self._settings.start
+        anew = later and (start == "latest" or isinstance(start, MessageId | Positions))
+        membership = self._membership(topic, "earliest" if anew else start)
+        self._memberships[topic] = membership
+        try:
+            await membership.join(deadline)
+        except BaseException:
+            membership.leave_nowait()  # ▲ a caller that has gone: the join may arrive, and the close does not know it
+            self._forget(topic, membership)
+            raise
+
+    def _topic_failed(self, topic: str, error: TxnError) -> None:
+        if self.on_left is None or not isinstance(error, TopicNotFound | SubscriptionNotFound):
+            self._receiver.fail(error)
+        elif not self._closed and (membership := self._memberships.get(topic)) is not None:
+            # Later, as a feed may be telling this from its own task, which leaving it cancels.
+            self._session.loop.call_soon(self._leave_topic, topic, membership, error)
+
+    def _leave_topic(self, topic: str, membership: ConsumerMembership, error: TxnError) -> None:
+        if self._closed or not self._forget(topic, membership):
+            return
+        membership.leave_nowait()
+        for path in [path for path in self.by_path if topic_of_segment(path) == topic]:
+            self.by_path.pop(path).close_with(for_good(error))
+        if self.on_left is not None:
+            self.on_left(topic, error)
+
+    def _forget(self, topic: str, membership: ConsumerMembership) -> bool:
+        """Whether it was the topic's membership. ▲ The topic may have been joined anew meanwhile."""
+        if self._memberships.get(topic) is not membership:
+            return False
+        del self._memberships[topic]
+        self._terms.pop(topic, None)
+        return True
+
     def _assigned(self, assignment: pb.Assignment) -> None:
-        if self._closed:
+        if self._closed or assignment.topic not in self._memberships:
             return
         terms = self._terms.setdefault(assignment.topic, self._new_terms())
         terms.assignment_epoch = assignment.epoch
@@ -123,6 +200,18 @@ class AssignedFeeds:
             feed.set_window(window, window_bytes)
         for path in added:
             self.by_path[path] = self._new_feed(path, window, window_bytes, terms)
+            self.by_path[path].before_attaching = partial(self._comes, path)
+            self._comes(path)
+
+    def _comes(self, path: str) -> None:
+        self.pauses.comes(path, self._session.directory.known_layout(topic_of_segment(path)))
+        if (feed := self.by_path.get(path)) is not None:
+            feed.pause(self.pauses.is_paused(path))
+
+    def apply_pauses(self) -> None:
+        """`pauses` have changed."""
+        for path, feed in self.by_path.items():
+            feed.pause(self.pauses.is_paused(path))
 
     def _retire(self, feed: SubscriptionFeed) -> None:
         self._retiring[feed] = None
@@ -133,16 +222,19 @@ class AssignedFeeds:
 
     def _new_feed(self, path: str, window: int, window_bytes: int, terms: pb.Subscribe) -> SubscriptionFeed:
         life = partial(self._life_of, topic_of_segment(path))
+        receiver = self._receiver_of(topic_of_segment(path))
         if self._settings.type == "queue":
             queue = QueueInbox(window, window_bytes=window_bytes)
-            return QueueFeed(self._session, self._receiver, path, queue, terms, life, self._dead_letters)
+            timeout_s = self._settings.ack_timeout
+            return QueueFeed(self._session, receiver, path, queue, terms, life, self._dead_letters, timeout_s)
         delivered = Delivered(self._order, path)
         inbox = Inbox(window, keeps_holds=True, window_bytes=window_bytes, delivered=delivered)
-        return StreamFeed(self._session, self._receiver, path, inbox, terms, life)
+        return StreamFeed(self._session, receiver, path, inbox, terms, life)
 
     def _life_of(self, topic: str) -> int:
         """The revision at which the subscription was created on a topic; 0 before the controller has said."""
-        return max((one.life for one in self._memberships if one.topic == topic), default=0)
+        membership = self._memberships.get(topic)
+        return 0 if membership is None else membership.life
 
     def _new_terms(self) -> pb.Subscribe:
         return pb.Subscribe(
@@ -151,6 +243,7 @@ class AssignedFeeds:
             isolation=isolation_to_wire(self._settings.isolation),
             consumer=self._identity.name,
             incarnation=self._identity.incarnation,
+            shares=self._settings.type == "queue",
         )
 
     # ---- leaving ----------------------------------------------------------------------------------------------------
@@ -166,7 +259,8 @@ class AssignedFeeds:
         for feed in [*self.by_path.values(), *self._retiring]:
             feed.close_with(InvalidArgument(why))
         self.by_path.clear()
-        answers = [answer for membership in self._memberships if (answer := membership.leave_nowait()) is not None]
+        memberships = self._memberships.values()
+        answers = [answer for membership in memberships if (answer := membership.leave_nowait()) is not None]
         await asyncio.gather(*answers, return_exceptions=True)
 
 
@@ -175,3 +269,16 @@ def check_delay(delay_s: object, what: str) -> None:
     consumer."""
     if not isinstance(delay_s, int | float) or not 0 <= delay_s <= MAX_DELAY_MS / 1000:
         raise InvalidArgument(f"{what} is a number of seconds, 0 to {MAX_DELAY_MS // 1000}, not {delay_s!r}")
+
+
+def _check_ack_timeout(ack_timeout: object, type: str) -> None:
+    """Raises `InvalidArgument`."""
+    if ack_timeout is None:
+        return
+    if type != "queue":
+        raise InvalidArgument("ack_timeout is for queue subscriptions: a stream goes on only behind a message")
+    most = MAX_DELAY_MS / 1000
+    if not isinstance(ack_timeout, int | float) or not LEAST_ACK_TIMEOUT_S <= ack_timeout <= most:
+        raise InvalidArgument(
+            f"ack_timeout is None or a number of seconds, {LEAST_ACK_TIMEOUT_S} to {most:.0f}, not {ack_timeout!r}"
+        )

@@ -7,8 +7,12 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Generic
 
-from txnclient.consuming.consumer_impl import ConsumerImpl, as_list
+from txnclient.connection.deadlines import within
+from txnclient.consuming.by_segment import as_list
+from txnclient.consuming.consumer_impl import ConsumerImpl
+from txnclient.consuming.lag import Lag
 from txnclient.consuming.message import Message
+from txnclient.consuming.positions import Positions
 from txnclient.consuming.starts import StartArgument
 from txnclient.serializers import V
 from txnclient.transactions.transaction import Transaction, impl_of, transaction_impl
@@ -50,14 +54,52 @@ class Consumer(Generic[V]):
         """Paths of the segments assigned to this consumer now."""
         return self._impl.segments
 
+    async def lag(self) -> Lag:
+        """How far the subscription is behind, over all its consumers: messages not acked, and the age of the oldest,
+        in all segments of its topics, also those that no consumer has attached to yet.
+
+        Messages acked in a transaction count until it commits. Messages of open transactions count, and those of
+        aborted ones until the subscription has gone past them. Raises `SubscriptionNotFound`, `TopicNotFound`,
+        `Timeout`.
+        """
+        return await self._impl.lag()
+
+    async def positions(self) -> Positions:
+        """Where the subscription stands, over all its consumers: in each segment the first message that is not acked.
+
+        For `start=` of a reader or of a new subscription, and for `seek`; `to_json` makes text of it. What is acked
+        behind the first unacked message comes again from there. Raises `SubscriptionNotFound`, `TopicNotFound`;
+        `Timeout`, `NotOwner` while a segment has no owner.
+        """
+        return await self._impl.positions()
+
+    def pause(self, segments: Iterable[str] | None = None) -> None:
+        """Hand out no more messages of these segments (paths, as in `segments`; None: of all, also those that come
+        later), not even such as are in the buffer, until `resume`. The consumer keeps the segments.
+
+        It holds while segments go to other consumers and come back. A segment that a split or merge makes of paused
+        ones is paused. Raises `InvalidArgument` for what is no segment of its topics.
+        """
+        self._impl.pause(segments)
+
+    def resume(self, segments: Iterable[str] | None = None) -> None:
+        """Hand out these segments' messages again (None: of all); others that are paused stay so. Raises as `pause`."""
+        self._impl.resume(segments)
+
+    @property
+    def paused(self) -> list[str]:
+        """Paths of the segments assigned to this consumer now that are paused."""
+        return self._impl.paused
+
     async def receive(self, timeout: float | None = None) -> Message[V]:
-        """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: the client's
-        timeout)."""
+        """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: waits without
+        limit), `TopicNotFound`, `SubscriptionNotFound` (one of them was deleted), `DataCorrupt`, `Overloaded` (pieces
+        of large values fill its memory)."""
         return await self._impl.receive(timeout)
 
     async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
         """The buffered messages, at least one and at most `max_messages`; an empty list when none has come within
-        `timeout` seconds (None: the client's timeout)."""
+        `timeout` seconds (None: waits without limit). Raises what `receive` does otherwise."""
         return await self._impl.receive_many(max_messages, timeout)
 
     def __aiter__(self) -> Consumer[V]:
@@ -67,24 +109,35 @@ class Consumer(Generic[V]):
         """Waits without limit; ends when the consumer is closed."""
         return await self._impl.next()
 
-    async def ack(self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None) -> None:
-        """Ack messages, at once or when `txn` commits.
+    async def ack(
+        self,
+        messages: Message[Any] | Iterable[Message[Any]],
+        *,
+        txn: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Ack messages, at once or when `txn` commits. `timeout` in seconds; None, and at most: the client's.
 
         Raises `TxnConflict` (another transaction has acked one of them, or it is delivered again: this one can only
-        abort), `InvalidTxnState`, `NotAllowed` if a segment has left this consumer, `Timeout`; a fenced client raises
-        `ExpiredTransaction` instead. A transaction in which an ack has failed or was cancelled can only abort.
+        abort), `InvalidTxnState`, `NotAllowed` if a segment has left this consumer, `Overloaded`, `Timeout`; a fenced
+        client raises `ExpiredTransaction` instead. A transaction in which an ack has failed or was cancelled can only
+        abort.
         """
-        await self._impl.ack(messages, txn=impl_of(txn))
+        await within(self._impl.ack(messages, txn=impl_of(txn)), timeout, f"acking on consumer {self.name}")
 
-    async def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
-        """For a stream: ack `message` and every message this consumer received before it, in every segment.
+    async def ack_cumulative(
+        self, message: Message[Any], *, txn: Transaction | None = None, timeout: float | None = None
+    ) -> None:
+        """For a stream: ack `message` and every message this consumer received before it, in every segment. `timeout`
+        as of `ack`.
 
         It skips unacked messages of a segment that has left the consumer since, or that is delivered again after an
         abort: they come again, here or elsewhere. In a transaction that raises `TxnConflict`. It skips messages from
-        before a `rewind` or a `seek`. Raises as `ack` does, naming the segment; the acks of the others stand, and the
+        before a `rewind` or a `seek`. Raises what `ack` does, naming the segment; the acks of the others stand, and the
         call may be repeated.
         """
-        await self._impl.ack_cumulative(message, txn=impl_of(txn))
+        acking = self._impl.ack_cumulative(message, txn=impl_of(txn))
+        await within(acking, timeout, f"acking on consumer {self.name}")
 
     @asynccontextmanager
     async def transaction(
@@ -115,18 +168,19 @@ class Consumer(Generic[V]):
         """For a queue: request redelivery after `delay` seconds (None: the consumer's redelivery_delay), to any
         consumer, with a redelivery_count of one more.
 
-        Skips messages no longer held (acked, given back, received over a lost connection).
+        Skips messages no longer held (acked, given back, received over a lost connection). Raises `NotAllowed` for
+        those of a segment that has left this consumer, once the others are given back.
         """
         await self._impl.nack(messages, delay=delay)
 
     async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
         """Move the subscription, for all its consumers, to `start` in all segments: "earliest", "latest", a timestamp
-        in ms, an aware datetime, or a MessageId. With a MessageId other segments start at their earliest message, and
-        ancestors of its segment are skipped.
+        in ms, an aware datetime, a MessageId, or `Positions`. With a MessageId other segments start at their earliest
+        message, and ancestors of its segment are skipped. With positions, topics that they do not name stay.
 
         Acked messages from `start` on are delivered again; messages received before the seek can no longer be acked
-        (`NotAllowed`). Waits for open transactions that have acked. Raises `Timeout` or another retriable error: some
-        segments may have been moved, repeat it.
+        (`NotAllowed`). Waits for open transactions that have acked. Raises `TopicNotFound`, `SubscriptionNotFound`;
+        `Timeout` or another retriable error: some segments may have been moved, repeat it.
         """
         await self._impl.seek(start, timeout=timeout)
 
@@ -137,6 +191,14 @@ class Consumer(Generic[V]):
         Use it for messages that were received but, after a failure, not acked in any way.
         """
         self._impl.rewind()
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """Close the consumer and delete the subscription on all its topics, with all that it has acked.
+
+        While other consumers are connected that is refused with `NotAllowed`, unless `force`; this consumer is closed
+        then all the same. After an error repeat it. Raises `NotAllowed`, `DataCorrupt`, `Timeout`.
+        """
+        await self._impl.unsubscribe(force=force)
 
     async def close(self) -> None:
         """Give the segments back and leave the subscription; bounded, idempotent. Acks under way fail."""

@@ -5,29 +5,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic
 
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
+from txnclient.connection.topic_changes import delete_subscription
 from txnclient.consuming import seeking
 from txnclient.consuming.assigned_feeds import AssignedFeeds, ConsumerIdentity, ConsumerSettings, check_delay
+from txnclient.consuming.by_segment import all_answered, answered_by, by_segment, no_message, of_segment, share_bytes
 from txnclient.consuming.dead_letters import DeadLetterPolicy, DeadLetters, Services
 from txnclient.consuming.delivered import DeliveryOrder, place_of
 from txnclient.consuming.feed import SubscriptionFeed
 from txnclient.consuming.inbox import Inbox
+from txnclient.consuming.lag import Lag, subscription_lag, subscription_positions
 from txnclient.consuming.message import Message
+from txnclient.consuming.positions import Positions
 from txnclient.consuming.queue_feed import QueueFeed
 from txnclient.consuming.receiver import Receiver
 from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.topic_pattern import FollowedTopics, TopicPattern
 from txnclient.serializers import Serializer, V
 from txnclient.transactions.outcome import TransactionState
 from txnclient.transactions.transaction import Transaction, transaction_impl
 from txnclient.transactions.transaction_impl import FENCED_LIKE, TransactionImpl, check_transaction, reason_of
 from txnclient.transactions.whole import failure_in
-from txnwire.errors import InvalidArgument, NotAllowed, TxnError, again, for_good
-from txnwire.ids import MessageId
+from txnwire.errors import (
+    InvalidArgument,
+    NotAllowed,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TxnError,
+    for_good,
+)
 from txnwire.names import validate_name
 
 _log = logging.getLogger("txnclient")
@@ -49,18 +60,19 @@ class ConsumerImpl(Generic[V]):
         """`services`: for `processing`, which works for the consumer."""
         if dead_letters is not None and settings.type != "queue":
             raise InvalidArgument("max_redeliveries is for queue subscriptions: a stream goes on only behind a message")
-        self.type, self.subscription, self.topics = settings.type, settings.subscription, settings.topics
+        self.type, self.subscription = settings.type, settings.subscription
         self.incarnation = session.random_u64()
         self.name = validate_name(settings.name or f"consumer-{self.incarnation:016x}", part="consumer name")
         self.services = services
         self._tasks = OwnedTasks()
+        self._client = session
         self._session = session.with_tasks(self._tasks)
         self._redelivery_delay = settings.redelivery_delay
         self._receiver = Receiver(session, f"consumer {self.name}", serializer)
         self._order = DeliveryOrder()
         self._dead_letters: DeadLetters | None = None
         if dead_letters is not None:
-            dead_letters.check(self.topics, self.subscription)
+            dead_letters.check(settings.topics, self.subscription)
             self._dead_letters = DeadLetters(
                 self._session,
                 dead_letters,
@@ -73,6 +85,13 @@ class ConsumerImpl(Generic[V]):
             self._session, settings, identity, self._receiver, self._order, self._dead_letters, outliving=session.tasks
         )
         self._feeds = self._assigned.by_path
+        self._policy = dead_letters
+        self._followed: FollowedTopics | None = None
+        self._following: asyncio.Task[None] | None = None
+        if settings.topics_pattern is not None:
+            pattern = TopicPattern(settings.topics_pattern, left_out=self._is_dead_letter_topic)
+            self._followed = FollowedTopics(self._session, pattern, self)
+            self._assigned.on_left = self._followed.left
         self._on_closed = on_closed
         self._closed = False
 
@@ -83,11 +102,39 @@ class ConsumerImpl(Generic[V]):
     async def open(self, deadline: Deadline) -> None:
         """Join every topic's subscription. Raises `TopicNotFound`, `NotAllowed`, `Timeout`."""
         await self._assigned.join(deadline)
+        if self._followed is not None:
+            await self._followed.join(deadline)
+            self._following = self._tasks.start(
+                self._follow(self._followed), name="topics of a consumer", on_failed=self._receiver.fail
+            )
+
+    # ---- topics by a pattern ----------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> list[str]:
+        return self._assigned.topics
+
+    async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
+        """See `topic_pattern.JoinedTopics`."""
+        if self._policy is not None:
+            self._policy.check([topic], self.subscription)
+        await self._assigned.join_topic(topic, deadline, later=later)
+
+    async def _follow(self, followed: FollowedTopics) -> None:
+        try:
+            await followed.follow()
+        except TxnError as error:
+            self._receiver.fail(error)
+
+    def _is_dead_letter_topic(self, topic: str) -> bool:
+        """▲ A pattern may match where dead letters go: they would come back to the consumer for ever."""
+        named = self._policy is not None and topic == self._policy.topic
+        return named or topic.endswith(f"-{self.subscription}-DLQ")
 
     @property
     def has_buffered(self) -> bool:
         """Whether there is something to receive without waiting."""
-        return any(feed.buffered for feed in self._feeds.values())
+        return any(feed.buffered and not feed.paused for feed in self._feeds.values())
 
     @property
     def session(self) -> Session:
@@ -98,26 +145,56 @@ class ConsumerImpl(Generic[V]):
         """Paths of the segments assigned to this consumer now."""
         return sorted(self._feeds)
 
+    async def lag(self) -> Lag:
+        """See `Consumer.lag`."""
+        await self._expect_open()
+        return await subscription_lag(self._session, self.topics, self.subscription)
+
+    async def positions(self) -> Positions:
+        """See `Consumer.positions`."""
+        await self._expect_open()
+        return await subscription_positions(self._session, self.topics, self.subscription)
+
+    def pause(self, segments: Iterable[str] | None = None) -> None:
+        """See `Consumer.pause`."""
+        self._session.expect_here()
+        self._assigned.pauses.pause(segments)
+        self._assigned.apply_pauses()
+
+    def resume(self, segments: Iterable[str] | None = None) -> None:
+        """See `Consumer.resume`."""
+        self._session.expect_here()
+        self._assigned.pauses.resume(segments)
+        self._assigned.apply_pauses()
+
+    @property
+    def paused(self) -> list[str]:
+        """Paths of its segments that are paused."""
+        return sorted(path for path, feed in self._feeds.items() if feed.paused)
+
     # ---- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self, timeout: float | None = None) -> Message[V]:
         """See `Consumer.receive`."""
         messages = await self.receive_many(1, timeout)
         if not messages:
-            waited = self._session.timeout_s if timeout is None else timeout
-            raise Deadline(self._session.clock, waited).expired(f"receiving on consumer {self.name}")
+            raise self._session.deadline(timeout).expired(f"receiving on consumer {self.name}")
         return messages[0]
 
     async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
         """See `Consumer.receive_many`."""
-        deadline = self._session.deadline(timeout)
+        deadline = None if timeout is None else self._session.deadline(timeout)
         while True:
             messages = self._receiver.take_many(max_messages)
-            if messages or not await self._receiver.wait(deadline.remaining()):
+            if messages or not await self._receiver.wait(None if deadline is None else deadline.remaining()):
                 return messages
 
-    async def receive_batch(self, max_messages: int, max_bytes: int, timeout: float | None) -> list[Message[V]]:
-        """As `receive_many`, with about `max_bytes`; a timeout of None waits without limit."""
+    async def receive_batch(
+        self, max_messages: int, max_bytes: int, timeout: float | None, *, at_once: int = 1
+    ) -> list[Message[V]]:
+        """As `receive_many`, with about `max_bytes`; a timeout of None waits without limit. `at_once`: how many the
+        application works on together."""
+        self._receiver.at_once = at_once
         deadline = None if timeout is None else self._session.deadline(timeout)
         while not (taken := self._receiver.take(1)):
             if not await self._receiver.wait(None if deadline is None else deadline.remaining()):
@@ -135,6 +212,7 @@ class ConsumerImpl(Generic[V]):
 
     async def next(self) -> Message[V]:
         """Waits without limit; ends when the consumer is closed."""
+        self._receiver.at_once = 1
         while True:
             messages = self._receiver.take(1)
             if messages:
@@ -152,7 +230,7 @@ class ConsumerImpl(Generic[V]):
     async def ack(self, messages: Message[Any] | Iterable[Message[Any]], *, txn: TransactionImpl | None = None) -> None:
         """See `Consumer.ack`."""
         await self._expect_open()
-        await self._acked(txn, lambda: _all_answered(self.ack_nowait(messages, txn=txn)))
+        await self._acked(txn, lambda: all_answered(self.ack_nowait(messages, txn=txn)))
 
     async def _acked(self, txn: TransactionImpl | None, start: Callable[[], Awaitable[None]]) -> None:
         """▲ C1: a caller may take a cancelled ack for not done and ack the messages in another way."""
@@ -178,7 +256,7 @@ class ConsumerImpl(Generic[V]):
             check_transaction(txn, "ack")
         answers: list[asyncio.Future[None]] = []
         refused: TxnError | None = None
-        for segment, group in _by_segment(messages).items():
+        for segment, group in by_segment(messages).items():
             try:
                 answers += self._feed(segment, txn).acks.ack(group, txn, deadline)
             except TxnError as error:
@@ -198,7 +276,7 @@ class ConsumerImpl(Generic[V]):
         if self.type == "queue":
             raise InvalidArgument("a queue subscription has no order to ack up to: ack its messages one by one")
         if not isinstance(message, Message):
-            raise _no_message(message)
+            raise no_message(message)
         await self._acked(txn, lambda: self._ack_up_to(message, txn))
 
     async def _ack_up_to(self, message: Message[Any], txn: TransactionImpl | None) -> None:
@@ -225,10 +303,10 @@ class ConsumerImpl(Generic[V]):
                 elif (up_to := self._feeds[path].delivered_before(place)) is not None:
                     answers[path] = self._feeds[path].acks.ack_up_to(up_to, txn, deadline)
             except TxnError as error:
-                refused = refused or _of_segment(path, error)
+                refused = refused or of_segment(path, error)
         if refused is not None and txn is not None:
             txn.failed(refused)
-        await _answered_by(answers)
+        await answered_by(answers)
         if refused is not None:
             raise refused
 
@@ -263,7 +341,7 @@ class ConsumerImpl(Generic[V]):
         check_delay(delay_s, "a delay")
         answers: list[asyncio.Future[None]] = []
         refused: TxnError | None = None
-        for segment, group in _by_segment(messages).items():
+        for segment, group in by_segment(messages).items():
             try:
                 feed = self._feed(segment, None)
             except TxnError as error:
@@ -272,7 +350,7 @@ class ConsumerImpl(Generic[V]):
                 continue
             assert isinstance(feed, QueueFeed)
             answers += feed.nack_nowait(group, delay_s)
-        await _all_answered(answers)
+        await all_answered(answers)
         if refused is not None:
             raise refused
 
@@ -300,7 +378,7 @@ class ConsumerImpl(Generic[V]):
     async def begin_with(self, messages: Sequence[Message[Any]], timeout_s: float) -> Transaction:
         """Begin a transaction that acks `messages`; if that fails, give them back."""
         await self._expect_open()
-        _by_segment(messages)
+        by_segment(messages)
         try:
             txn = await self.services.begin(timeout=timeout_s)
         except BaseException:
@@ -363,6 +441,15 @@ class ConsumerImpl(Generic[V]):
 
     # ---- closing ----------------------------------------------------------------------------------------------------
 
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """See `Consumer.unsubscribe`."""
+        await self.close()
+        for topic in self.topics:
+            try:
+                await delete_subscription(self._client, topic, self.subscription, force=force)
+            except (SubscriptionNotFound, TopicNotFound) as error:
+                _log.debug("%s has left %s already: %s", self.subscription, topic, error)
+
     async def close(self) -> None:
         """See `Consumer.close`."""
         if self._closed:
@@ -370,6 +457,8 @@ class ConsumerImpl(Generic[V]):
         self._session.expect_here()
         self._closed = True
         self._assigned.take_no_more()
+        if self._following is not None:
+            self._following.cancel()  # ▲ a topic joined from now on would never be left
         self._on_closed(self)
         self._receiver.close()
         try:
@@ -380,59 +469,3 @@ class ConsumerImpl(Generic[V]):
                 await self._assigned.leave(f"consumer {self.name} was closed before this ack was answered")
             finally:
                 await self._tasks.close()
-
-
-def _by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, list[Message[Any]]]:
-    by_segment: dict[str, list[Message[Any]]] = {}
-    message: object = messages
-    try:
-        for message in (messages,) if isinstance(messages, Message) else messages:
-            by_segment.setdefault(message.entry.segment, []).append(message)
-    except (AttributeError, TypeError) as error:
-        if isinstance(message, Message):
-            raise  # raised by the caller's iterable
-        raise _no_message(messages if isinstance(messages, str | MessageId) else message) from error
-    return by_segment
-
-
-def _no_message(found: object) -> InvalidArgument:
-    return InvalidArgument(f"expected a message as it was received, or several, not {type(found).__name__}")
-
-
-def as_list(messages: Message[Any] | Iterable[Message[Any]]) -> list[Message[Any]]:
-    """The messages of an argument. Raises `InvalidArgument`."""
-    return [message for group in _by_segment(messages).values() for message in group]
-
-
-def share_bytes(message: Message[Any]) -> int:
-    """About its size in bytes: its share of its entry."""
-    return message.entry.stored_bytes // message.entry.count
-
-
-def _of_segment(segment: str, error: TxnError) -> TxnError:
-    """The error with its segment named."""
-    if segment in str(error):
-        return error
-    named = again(error)
-    named.args = (f"segment://{segment}: {error}",)
-    return named
-
-
-async def _answered_by(answers: Mapping[str, list[asyncio.Future[None]]]) -> None:
-    """As `_all_answered`, for several segments."""
-    futures = [answer for each in answers.values() for answer in each]
-    if futures:
-        await asyncio.wait(futures)
-    for segment, each in answers.items():
-        for answer in each:
-            error = answer.exception()
-            if error is not None:
-                raise _of_segment(segment, error) if isinstance(error, TxnError) else error
-
-
-async def _all_answered(answers: list[asyncio.Future[None]]) -> None:
-    """Wait for all, then raise the first failure. The futures are shared: a caller's cancellation leaves them alone."""
-    if answers:
-        await asyncio.wait(answers)
-    for answer in answers:
-        answer.result()

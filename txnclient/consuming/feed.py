@@ -15,7 +15,7 @@ from txnclient.consuming.acks import FeedAcks
 from txnclient.consuming.delivered import UpTo
 from txnclient.consuming.inbox import UNBOUNDED_BYTES, Inbox
 from txnclient.consuming.message import Message, ReceivedEntry, Under
-from txnclient.consuming.receiver import Receiver
+from txnclient.consuming.receiver import FeedReceiver
 from txnwire.errors import (
     ConnectionLost,
     DataCorrupt,
@@ -42,7 +42,7 @@ class Feed:
     """Keeps one segment attached; the base of consumers' and readers' feeds. A subclass defines how to subscribe and
     what a loss means."""
 
-    def __init__(self, session: Session, receiver: Receiver, segment: str, inbox: Inbox) -> None:
+    def __init__(self, session: Session, receiver: FeedReceiver, segment: str, inbox: Inbox) -> None:
         """`segment` is its path; `inbox` decides how much to keep in flight and in the buffer."""
         self.segment = segment
         self._session = session
@@ -57,6 +57,8 @@ class Feed:
         """Attach again without a pause: the feed left on purpose, or its target is gone, which the next answer
         tells."""
         self._min_revision = 0
+        self.paused = False
+        """Whether what it has buffered is not handed out for now. It stays attached, and keeps its place."""
         self._closed = False
         self._broken = False
         """▲ An entry cannot be handed out, so nothing behind it is: that would be a gap, and half a transaction."""
@@ -96,6 +98,11 @@ class Feed:
     def _retries(self, error: TxnError) -> bool:
         """Whether to try again after the broker refused with an error that is not transient."""
         return False
+
+    @property
+    def _sharing(self) -> int:
+        """What the broker has told of other consumers; 0: nothing."""
+        return 0
 
     # ---- attaching --------------------------------------------------------------------------------------------------
 
@@ -190,14 +197,11 @@ class Feed:
 
     def on_deliver(self, deliver: pb.Deliver) -> None:
         inbox = self._inbox
-        serializer = self._receiver.serializer
         self._session.told(deliver.revision)
         for delivered in () if self._broken else deliver.entries:
             position = Position(delivered.ledger_id, delivered.entry_id)
             try:
-                entry = ReceivedEntry(
-                    self.segment, position, delivered.entry, delivered.redelivery_count, inbox, serializer
-                )
+                entry = self._received(position, delivered)
                 if self._wants(entry):
                     inbox.arrived(entry, delivered.skip)
                 else:
@@ -213,6 +217,17 @@ class Feed:
         if inbox.buffered:
             self._receiver.ready(self)
         self._replenish()
+
+    def _received(self, position: Position, delivered: pb.DeliveredEntry) -> ReceivedEntry:
+        """Raises `DataCorrupt`."""
+        return ReceivedEntry(
+            self.segment,
+            position,
+            delivered.entry,
+            delivered.redelivery_count,
+            self._inbox,
+            self._receiver.serializer,
+        )
 
     def _pass_over(self) -> None:
         if passed := self._inbox.take_passed():
@@ -239,10 +254,18 @@ class Feed:
     def buffered(self) -> int:
         return self._inbox.buffered
 
+    def pause(self, paused: bool) -> None:
+        self.paused = paused
+        if not paused and self.buffered:
+            self._receiver.ready(self)
+
     def take(self, at_most: int) -> list[Message[Any]]:
         messages = self._inbox.take(at_most)
         self._replenish()
         return messages
+
+    def resume(self) -> None:
+        """See `FeedSource`."""
 
     def set_window(self, window: int, window_bytes: int = UNBOUNDED_BYTES) -> None:
         self._inbox.set_window(max(1, window), window_bytes)
@@ -258,8 +281,17 @@ class Feed:
         while link is not None and permits > 0:
             granted = min(permits, MAX_PERMITS)
             permits -= granted
-            flow = pb.Flow(consumer_id=self._consumer_id, permits=granted, min_revision=self._session.commit_revision)
+            flow = pb.Flow(
+                consumer_id=self._consumer_id,
+                permits=granted,
+                min_revision=self._session.commit_revision,
+                sharing=self._sharing,
+            )
             link.push_if_open(pb.Command(flow=flow))
+
+
+def _nothing() -> None:
+    return None
 
 
 class SubscriptionFeed(Feed):
@@ -268,7 +300,7 @@ class SubscriptionFeed(Feed):
     def __init__(
         self,
         session: Session,
-        receiver: Receiver,
+        receiver: FeedReceiver,
         segment: str,
         inbox: Inbox,
         terms: pb.Subscribe,
@@ -282,6 +314,8 @@ class SubscriptionFeed(Feed):
         self._after_abort = False
         """The feed left its broker because of an abort."""
         self._retiring: tuple[TxnError, Callable[[], None]] | None = None
+        self.before_attaching: Callable[[], None] = _nothing
+        """Called each time; the topic's layout has the segment by then."""
         self.acks = FeedAcks(session, segment, inbox, self, subscription=terms.subscription)
 
     # As `acks.AckOwner`. A stream redelivers everything unacked, and only in order.
@@ -302,6 +336,7 @@ class SubscriptionFeed(Feed):
         self._leave_broker()
 
     def _subscribe(self) -> pb.Subscribe:
+        self.before_attaching()
         request = pb.Subscribe()
         request.CopyFrom(self._terms)
         request.after_abort = self._after_abort

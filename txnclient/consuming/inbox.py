@@ -15,8 +15,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from txnclient.consuming.bits import all_bits, bits_of, indexes_of
 from txnclient.consuming.delivered import Delivered, UpTo
 from txnclient.consuming.message import Message, ReceivedEntry, Under
+from txnclient.consuming.pace import QueuePace, Wait
 from txnclient.consuming.pieces import LargeEntry, Pieces
 from txnwire.entry import piece_of
 from txnwire.ids import Position
@@ -40,18 +42,6 @@ class _Waiting:
 
     def left(self) -> int:
         return len(self.indexes) - self.at
-
-
-def bits_of(indexes: Iterable[int]) -> int:
-    """The bitmap of these indexes."""
-    bits = 0
-    for index in indexes:
-        bits |= 1 << index
-    return bits
-
-
-def all_bits(count: int) -> int:
-    return (1 << count) - 1
 
 
 class Inbox:
@@ -111,7 +101,7 @@ class Inbox:
             unwanted |= held
         indexes: range | list[int] = range(entry.count)
         if unwanted:
-            indexes = [index for index in indexes if not unwanted >> index & 1]
+            indexes = indexes_of(all_bits(entry.count) & ~unwanted)
         if indexes:
             entry.epoch = self.epoch
             entry.under = self.under
@@ -153,6 +143,12 @@ class Inbox:
         """Count the permits of a delivered entry that is not handed out."""
         self._spent += entry.count - int.from_bytes(skip, "little").bit_count()
 
+    @property
+    def begun(self) -> Position | None:
+        """The first piece of the large values that have come in part, or are not handed out; None if there is none."""
+        waiting = (position for position in self._large if position not in self._held)
+        return min((*self._pieces, *waiting), default=None)
+
     def _held_bits(self, position: Position) -> int:
         """Bitmap of an entry's messages that the application already has: no copy of them is handed out."""
         return self._held.get(position, 0) | self._acking.get(position, 0)
@@ -170,7 +166,9 @@ class Inbox:
         self._buffered -= taken
         self._spent += taken
         entry = waiting.entry
-        if self._keeps_holds:
+        if not self._keeps_holds:
+            self._large.pop(entry.position, None)
+        else:
             bits = all_bits(entry.count) if taken == entry.count else bits_of(indexes)
             for position in entry.positions:
                 self._held[position] = self._held.get(position, 0) | bits
@@ -326,15 +324,101 @@ class QueueInbox(Inbox):
     unacked messages to any consumer. A copy is always handed out: every earlier hold on it has ended by then."""
 
     def __init__(self, window: int, *, window_bytes: int = UNBOUNDED_BYTES) -> None:
+        self.pace = QueuePace()
+        self._outstanding = 0
+        """Permits that the broker has not used yet; below 0: it has sent more."""
         super().__init__(window, keeps_holds=True, window_bytes=window_bytes)
         self._copies: dict[Position, dict[ReceivedEntry, int]] = {}
         """Which copy holds which bits of a position: parts of an entry may be delivered separately, and again."""
 
     _in_order = False
 
+    # ---- sharing ----------------------------------------------------------------------------------------------------
+
+    def _bounded_window(self) -> int:
+        window, bound = super()._bounded_window(), self.pace.window
+        return window if bound is None else min(window, bound)
+
+    def attached(self) -> int:
+        due = super().attached()
+        if self.pace.idle:
+            self._spent, due = due, 0
+        self._outstanding = due
+        return due
+
+    def permits_due(self) -> int:
+        due = 0 if self.pace.idle else super().permits_due()
+        self._outstanding += due
+        return due
+
+    def arrived(self, entry: ReceivedEntry, skip: bytes) -> None:
+        self._outstanding -= entry.count - int.from_bytes(skip, "little").bit_count()
+        super().arrived(entry, skip)
+
+    def told_sharing(self, sharing: int) -> None:
+        """See `QueuePace.told`. All permits are void: `grant_anew`, behind `take_back`."""
+        self.pace.told(sharing)
+        self._adjust()
+
+    def grant_anew(self) -> int:
+        """The permits to grant where the broker has none."""
+        return self.attached()
+
+    def look(self, asks: int) -> Wait:
+        """See `QueuePace.look`."""
+        found = self.pace.look(asks)
+        self._adjust()
+        return found
+
+    def starved(self) -> None:
+        """A delivery has come while the application waits for one."""
+        if self.pace.shares and self._outstanding <= 0:
+            self.pace.starved(self._window)
+            self._adjust()
+
+    def asked_for(self, at_once: int) -> None:
+        self.pace.asked_for(at_once)
+        if self.pace.shares:
+            self._adjust()
+
+    @property
+    def window(self) -> int:
+        return self._granted_window
+
+    @property
+    def unbegun(self) -> bool:
+        """Whether there is something that `take_back` would take."""
+        return bool(self._buffered or len(self._pieces))
+
+    def take_back(self, *, keep: int) -> tuple[dict[Position, int], dict[Position, int]]:
+        """Remove from the buffer all but the first `keep` messages; with `keep` 0 the pieces of incomplete values, too.
+        Returns bitmaps of what nobody has looked at, and the number of messages in its entries."""
+        bits: dict[Position, int] = {}
+        counts: dict[Position, int] = {}
+        while self._waiting and self._buffered > keep:
+            waiting = self._waiting[-1]
+            removed = min(waiting.left(), self._buffered - keep)
+            at = len(waiting.indexes) - removed
+            for position in waiting.entry.positions:
+                bits[position] = bits.get(position, 0) | bits_of(waiting.indexes[at:])
+                counts[position] = waiting.entry.count
+            self._large.pop(waiting.entry.position, None)
+            waiting.indexes = waiting.indexes[:at]
+            if not waiting.left():
+                self._waiting.pop()
+            self._buffered -= removed
+            self._spent += removed
+        if not keep:
+            for position in self._pieces.take_all():
+                bits[position] = counts[position] = 1
+        return bits, counts
+
+    # ---- handing out ------------------------------------------------------------------------------------------------
+
     def take(self, at_most: int) -> list[Message[Any]]:
         messages = super().take(at_most)
         if messages:
+            self.pace.taken(len(messages))
             entry = messages[0].entry
             copies = self._copies.setdefault(entry.position, {})
             copies[entry] = copies.get(entry, 0) | bits_of(message.index for message in messages)
@@ -356,6 +440,8 @@ class QueueInbox(Inbox):
 
     def detached(self) -> None:
         """The connection is lost: drop the buffer and end all holds."""
+        self.pace.told(0)
+        self._adjust()
         self.drop_buffer()
         self._end_holds()
 
@@ -364,6 +450,11 @@ class QueueInbox(Inbox):
         processed two copies cannot commit."""
         entry = message.entry
         return bool(self._copies.get(entry.position, {}).get(entry, 0) >> message.index & 1)
+
+    @property
+    def copies(self) -> Mapping[Position, Mapping[ReceivedEntry, int]]:
+        """Bitmaps of unacked hand-outs, by position and copy."""
+        return self._copies
 
     @property
     def held(self) -> tuple[Mapping[Position, int], Mapping[Position, int]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, cast
 
 from txnclient.connection.topic_layout import topic_of_segment
 from txnclient.serializers import Serializer, V, decode
 from txnwire.entry import Block, decode_block, parse_metadata, txn_of
+from txnwire.errors import UndecodableMessage, again
 from txnwire.ids import MessageId, Position, TxnId
 from txnwire.names import SEGMENT_SCHEME
+from txnwire.numbers import ids_of
+from txnwire.proto import txn_pb2 as pb
 
 
 class Under(NamedTuple):
@@ -23,8 +27,8 @@ class ReceivedEntry:
     """One entry as a broker sent it; checks and decodes checksum, metadata and block once, when first needed."""
 
     __slots__ = (
-        "_block", "count", "epoch", "holder", "metadata", "places", "position", "raw", "redelivery_count",
-        "segment", "serializer", "under",
+        "_block", "_ids", "_same", "count", "epoch", "holder", "metadata", "places", "position", "raw",
+        "redelivery_count", "segment", "serializer", "under",
     )  # fmt: skip
 
     def __init__(
@@ -35,9 +39,11 @@ class ReceivedEntry:
         redelivery_count: int = 0,
         holder: object = None,
         serializer: Serializer[Any] | None = None,
+        same: ReceivedEntry | None = None,
     ) -> None:
         """`holder`: the inbox that received it; only through it may a transaction ack the message. `serializer`
-        decodes its values; None: they are bytes.
+        decodes its values; None: they are bytes. `same`: the entry from which other messages came before: it is decoded
+        once.
 
         Raises `DataCorrupt` if header or metadata are invalid.
         """
@@ -55,6 +61,16 @@ class ReceivedEntry:
         self.metadata = parse_metadata(raw)
         self.count: int = self.metadata.count
         self._block: Block | None = None
+        self._same = same
+        self._ids: list[int] | None = None
+
+    def sequence_id(self, index: int) -> int:
+        """See `Message.sequence_id`."""
+        if not self.metadata.name_epoch:
+            return self.metadata.sequence_id + index
+        if self._ids is None:
+            self._ids = ids_of(self.metadata.id_steps)
+        return self._ids[index]
 
     @property
     def stored_bytes(self) -> int:
@@ -70,12 +86,15 @@ class ReceivedEntry:
     def block(self) -> Block:
         """Raises `DataCorrupt` that names the invalid part."""
         if self._block is None:
-            self._block = decode_block(self.raw)
+            self._block = decode_block(self.raw) if self._same is None else self._same.block
         return self._block
 
 
 class Message(Generic[V]):
-    """One message of an entry. It copies bytes out of the entry only when `value`, `data` or `key` is read."""
+    """One message of an entry. It copies bytes out of the entry only when `value`, `data` or `key` is read.
+
+    It pickles with its own bytes and its decoded value, or the error of its serializer, which stays behind. The
+    consumer that has received it can ack it outside of transactions; in one it takes what `receive` has returned."""
 
     __slots__ = ("_entry", "_value", "index")
 
@@ -142,7 +161,8 @@ class Message(Generic[V]):
 
     @property
     def sequence_id(self) -> int:
-        return self._entry.metadata.sequence_id + self.index
+        """Its number in the life of its producer; of a numbered producer, the id that it was sent with."""
+        return self._entry.sequence_id(self.index)
 
     @property
     def txn_id(self) -> TxnId | None:
@@ -159,3 +179,132 @@ class Message(Generic[V]):
 
     def __repr__(self) -> str:
         return f"Message({self.id}, key={self.key!r}, {len(self.data)} bytes)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Raises `DataCorrupt` if the entry was damaged."""
+        entry = self._entry
+        carried = _Carried(
+            self.index,
+            self.data,
+            self.key,
+            self.properties,
+            self.event_time_ms,
+            entry.segment,
+            entry.position,
+            entry.positions,
+            entry.count,
+            entry.stored_bytes,
+            entry.redelivery_count,
+            entry.under,
+            entry.metadata.SerializeToString(),
+        )
+        if entry.serializer is None:
+            return _with_bytes, (carried,)
+        try:
+            return _with_value, (carried, self.value)
+        except UndecodableMessage as error:
+            return _with_error, (carried, again(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What is pickled of a message besides its decoded value: not the other messages of its entry."""
+
+    index: int
+    data: bytes
+    key: bytes | None
+    properties: dict[str, str]
+    event_time_ms: int | None
+    segment: str
+    position: Position
+    positions: tuple[Position, ...]
+    count: int
+    stored_bytes: int
+    redelivery_count: int
+    under: Under | None
+    metadata: bytes
+
+
+class _CarriedBlock(Block):
+    """The one message of an entry that was pickled."""
+
+    __slots__ = ("_one",)
+
+    def __init__(self, one: _Carried) -> None:
+        self._one = one
+        self._count = one.count
+
+    def value(self, index: int) -> bytes:
+        return self._one.data
+
+    def key(self, index: int) -> bytes | None:
+        return self._one.key
+
+    def properties(self, index: int) -> dict[str, str]:
+        return dict(self._one.properties)
+
+    def event_time_ms(self, index: int) -> int | None:
+        return self._one.event_time_ms
+
+
+class _CarriedEntry(ReceivedEntry):
+    """An entry of which one message was pickled. Nobody holds it."""
+
+    __slots__ = ("_positions", "_stored_bytes")
+
+    def __init__(self, one: _Carried, serializer: Serializer[Any] | None) -> None:
+        self.segment = one.segment
+        self.holder = None
+        self.epoch = -1
+        self.places = []
+        self.under = one.under
+        self.position = one.position
+        self.raw = b""
+        self.redelivery_count = one.redelivery_count
+        self.serializer = serializer
+        self.metadata = pb.EntryMetadata.FromString(one.metadata)
+        self.count = one.count
+        self._block = _CarriedBlock(one)
+        self._same = None
+        self._ids = None
+        self._positions = one.positions
+        self._stored_bytes = one.stored_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._stored_bytes
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        return self._positions
+
+
+class _Undecodable:
+    """The serializer of a message whose own has failed, as it was pickled."""
+
+    def __init__(self, error: UndecodableMessage) -> None:
+        self._error = error
+
+    def encode(self, value: object, /) -> bytes:
+        raise again(self._error)
+
+    def decode(self, data: bytes, /) -> object:
+        raise again(self._error)
+
+
+def _with_bytes(one: _Carried) -> Message[Any]:
+    return Message(_CarriedEntry(one, None), one.index)
+
+
+def _with_value(one: _Carried, value: object) -> Message[Any]:
+    message = Message[Any](_CarriedEntry(one, _decoded), one.index)
+    message._value = value
+    return message
+
+
+def _with_error(one: _Carried, error: UndecodableMessage) -> Message[Any]:
+    return Message(_CarriedEntry(one, _Undecodable(error)), one.index)
+
+
+_decoded: Serializer[Any] = _Undecodable(UndecodableMessage("this message carries its decoded value"))
+"""Of a message that carries its value: never asked."""

@@ -155,6 +155,12 @@ class Pieces:
         for key in list(self._values):
             self._give_up(key)
 
+    def take_all(self) -> list[Position]:
+        """Give up all incomplete values; returns the positions of their pieces, which come again elsewhere."""
+        positions = [entry.position for value in self._values.values() for entry in value.found.values()]
+        self.clear()
+        return positions
+
     def clear(self) -> None:
         """Drop all pieces, which come again."""
         self._values.clear()

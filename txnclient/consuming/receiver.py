@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from txnclient.connection.deadlines import FIRST_PAUSE_S, LONGEST_PAUSE_S
@@ -17,11 +18,39 @@ _log = logging.getLogger("txnclient")
 
 
 class FeedSource(Protocol):
-    """One feed with a buffer."""
+    """One feed with a buffer; nothing is taken while it is `paused`."""
+
+    paused: bool
 
     @property
     def buffered(self) -> int: ...
     def take(self, at_most: int) -> list[Message[Any]]: ...
+    def resume(self) -> None:
+        """The application asks again, after `Receiver.pause`."""
+
+
+class FeedReceiver(Protocol):
+    """What a feed uses of its receiver."""
+
+    @property
+    def serializer(self) -> Serializer[Any] | None: ...
+    @property
+    def failed(self) -> bool: ...
+    @property
+    def at_once(self) -> int:
+        """How many messages the application works on together, as far as it has said."""
+
+    @property
+    def asks(self) -> int:
+        """How often the application has asked for messages."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the application waits for messages."""
+
+    def ready(self, source: FeedSource) -> None: ...
+    def pause(self, source: FeedSource) -> None: ...
+    def fail(self, error: TxnError) -> None: ...
 
 
 class Receiver:
@@ -38,11 +67,17 @@ class Receiver:
         self._failure: TxnError | None = None
         self._closed = False
         self._pause_s = 0.0
+        self.at_once = 1
+        self.asks = 0
+        self._waiters = 0
+        self._paused: dict[FeedSource, None] = {}
 
     # ---- for the feeds ----------------------------------------------------------------------------------------------
 
     def ready(self, source: FeedSource) -> None:
-        """`source` has messages in its buffer."""
+        """`source` has messages in its buffer, or is no longer paused."""
+        if source.paused:
+            return
         if source not in self._ready:
             self._ready[source] = None
             self._queue.append(source)
@@ -53,6 +88,21 @@ class Receiver:
         if self._arrival is not None:
             self._arrival.set_result(None)
             self._arrival = None
+
+    @property
+    def is_awaited(self) -> bool:
+        return self._waiters > 0
+
+    def pause(self, source: FeedSource) -> None:
+        """Call `source.resume` when the application asks for messages."""
+        self._paused[source] = None
+
+    def _asked(self) -> None:
+        self.asks += 1
+        if self._paused:
+            paused, self._paused = self._paused, {}
+            for source in paused:
+                source.resume()
 
     def fail(self, error: TxnError) -> None:
         """Nothing more can be received: calls raise `error` once the buffers are empty."""
@@ -69,6 +119,7 @@ class Receiver:
         self._closed = True
         self._ready.clear()
         self._queue.clear()
+        self._paused.clear()
         self.stir()
 
     # ---- for the application ----------------------------------------------------------------------------------------
@@ -78,6 +129,7 @@ class Receiver:
         would loop without end."""
         if not hasattr(max_messages, "__index__") or max_messages < 1:
             raise InvalidArgument(f"max_messages is a positive number, not {max_messages!r}")
+        self.at_once = max_messages
         return self.take(max_messages)
 
     def take(self, at_most: int) -> list[Message[Any]]:
@@ -85,10 +137,12 @@ class Receiver:
         taken: list[Message[Any]] = []
         if not self._session.is_here:
             return taken  # `wait` says so
+        self._asked()
         while self._queue and len(taken) < at_most:
             source = self._queue.popleft()
-            taken += source.take(at_most - len(taken))
-            if source.buffered:
+            if not source.paused:
+                taken += source.take(at_most - len(taken))
+            if source.buffered and not source.paused:
                 self._queue.append(source)
             else:
                 del self._ready[source]
@@ -104,7 +158,11 @@ class Receiver:
             return True
         if self._arrival is None:
             self._arrival = self._session.loop.create_future()
-        done, _ = await asyncio.wait((self._arrival,), timeout=timeout_s)
+        self._waiters += 1
+        try:
+            done, _ = await asyncio.wait((self._arrival,), timeout=timeout_s)
+        finally:
+            self._waiters -= 1
         if done and (error := self._refusal()) is not None:
             raise error
         return bool(done)
@@ -124,3 +182,37 @@ class Receiver:
         first, then longer, up to a second."""
         pause_s, self._pause_s = self._pause_s, min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
         await asyncio.sleep(pause_s if timeout_s is None else min(pause_s, timeout_s))
+
+
+class TopicReceiver:
+    """The receiver of one topic's feeds: `on_failed` decides what their failure means."""
+
+    def __init__(self, receiver: Receiver, on_failed: Callable[[TxnError], None]) -> None:
+        self._receiver = receiver
+        self.fail = on_failed
+
+    @property
+    def serializer(self) -> Serializer[Any] | None:
+        return self._receiver.serializer
+
+    @property
+    def failed(self) -> bool:
+        return self._receiver.failed
+
+    @property
+    def at_once(self) -> int:
+        return self._receiver.at_once
+
+    @property
+    def asks(self) -> int:
+        return self._receiver.asks
+
+    @property
+    def is_awaited(self) -> bool:
+        return self._receiver.is_awaited
+
+    def pause(self, source: FeedSource) -> None:
+        self._receiver.pause(source)
+
+    def ready(self, source: FeedSource) -> None:
+        self._receiver.ready(source)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import ACTIVE, TopicLayout, topic_of_segment
+from txnclient.consuming.positions import Positions, layout_with, start_in
 from txnclient.consuming.reader_ends import LAYOUT_WAIT_S, Reach, ask_reach, is_outdated
 from txnclient.consuming.starts import StartArgument, check_topic_of, start_to_wire, topics_of
 from txnwire.errors import NotOwner, TopicNotFound
@@ -22,24 +23,31 @@ async def seek(
     session: Session, topics: str | Sequence[str], subscription: str, start: StartArgument, deadline: Deadline
 ) -> None:
     """Seek all segments of the topics; repeating it is harmless. After an error some segments may have moved and others
-    not."""
+    not. By positions, topics that they do not name stay where they are."""
     validate_name(subscription, part="subscription")
-    on_wire = start_to_wire(start)
+    start_to_wire(start)  # refuses what is no start
     names = topics_of(topics)
     # ▲ Before anything moves: all other topics would go back to their earliest message.
     check_topic_of(start, names, only=True)
-    await _all(_seek_topic(session, topic, subscription, on_wire, deadline) for topic in names)
+    if isinstance(start, Positions):
+        names = [topic for topic in names if topic in start.topics]
+        for topic in names:  # ▲ all of them before anything moves
+            await layout_with(session, topic, start, deadline)
+    await _all(_seek_topic(session, topic, subscription, start, deadline) for topic in names)
 
 
-async def _seek_topic(session: Session, topic: str, subscription: str, start: pb.Start, deadline: Deadline) -> None:
+async def _seek_topic(
+    session: Session, topic: str, subscription: str, start: StartArgument, deadline: Deadline
+) -> None:
     """▲ Parents before their children: a child of an undrained parent accepts no consumer, so one that the child's own
     seek closes waits for the parent. ▲ Segments that splits and merges created meanwhile are sought too, even if the
     layout here does not show them yet: consumers may have acked there, and that would not come again."""
     sought: dict[str, None] = {}
     while True:
-        while waves := unsought(layout := await session.directory.layout(topic, deadline), sought):
+        while waves := unsought(layout := await _layout(session, topic, start, deadline), sought):
             for paths in waves:
-                requests = [pb.Seek(segment=path, subscription=subscription, start=start) for path in paths]
+                starts = {path: _start_in(start, layout, path) for path in paths}
+                requests = [pb.Seek(segment=path, subscription=subscription, start=at) for path, at in starts.items()]
                 await _all(_seek_segment(session, request, deadline) for request in requests)
                 sought.update(dict.fromkeys(paths))
         if not await _is_outdated(session, layout, deadline):
@@ -47,6 +55,19 @@ async def _seek_topic(session: Session, topic: str, subscription: str, start: pb
         if deadline.passed:
             raise deadline.expired(f"waiting for the new layout of {topic}: a segment has been sealed")
         await session.directory.wait_change(min(LAYOUT_WAIT_S, deadline.remaining()))
+
+
+async def _layout(session: Session, topic: str, start: StartArgument, deadline: Deadline) -> TopicLayout:
+    if isinstance(start, Positions):  # ▲ the topic may have been deleted and made again meanwhile
+        return await layout_with(session, topic, start, deadline)
+    return await session.directory.layout(topic, deadline)
+
+
+def _start_in(start: StartArgument, layout: TopicLayout, path: str) -> pb.Start:
+    segment = layout.segment_by_path(path)
+    if isinstance(start, Positions) and segment is not None:
+        return start_in(start.topics.get(layout.topic), layout, segment)
+    return start_to_wire(start)
 
 
 async def _is_outdated(session: Session, layout: TopicLayout, deadline: Deadline) -> bool:

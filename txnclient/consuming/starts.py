@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from txnclient.connection.topic_layout import topic_of_segment
+from txnclient.consuming.positions import BY_POSITIONS, Positions, check_topics, start_of_topic
 from txnwire.errors import InvalidArgument
 from txnwire.ids import MessageId
 from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
 
-StartArgument = str | int | datetime | MessageId
+StartArgument = str | int | datetime | MessageId | Positions
 
 
 def start_to_wire(start: StartArgument) -> pb.Start:
     """Encode `"earliest"`, `"latest"`, a timestamp (ms since the Unix epoch, or an aware datetime), or a MessageId to
-    begin at."""
+    begin at. Of `Positions`, which differ by segment, only that they are such."""
+    if isinstance(start, Positions):
+        return pb.Start(segment=BY_POSITIONS)
     if isinstance(start, MessageId):
         return pb.Start(
             segment=start.segment,
@@ -35,14 +38,23 @@ def start_to_wire(start: StartArgument) -> pb.Start:
     if isinstance(start, int) and not isinstance(start, bool) and start > 0:
         return pb.Start(timestamp_ms=start)
     raise InvalidArgument(
-        f"start {start!r}: expected 'earliest', 'latest', a timestamp in ms, an aware datetime, or a MessageId"
+        f"start {start!r}: expected 'earliest', 'latest', a timestamp in ms, an aware datetime, a MessageId or "
+        "Positions"
     )
 
 
+def start_of_subscription(start: StartArgument, topic: str) -> pb.Start:
+    """The start of a new subscription of one topic."""
+    return start_of_topic(start.topics.get(topic)) if isinstance(start, Positions) else start_to_wire(start)
+
+
 def check_topic_of(start: object, topics: Sequence[str], *, only: bool = False) -> None:
-    """Raises `InvalidArgument` for a MessageId of none of the topics; `only`: also if there are other topics.
+    """Raises `InvalidArgument` for a MessageId or Positions of none of the topics; `only`: for a MessageId also if
+    there are other topics.
 
     ▲ Before anything moves: an owner would read the position in the wrong log."""
+    if isinstance(start, Positions):
+        check_topics(start, topics)
     if not isinstance(start, MessageId):
         return
     topic = topic_of_segment(start.segment)

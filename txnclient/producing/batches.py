@@ -11,6 +11,7 @@ from txnclient.transactions.whole import cancelled_in
 from txnwire.entry import Columns, OutgoingMessage, Piece, decode_block
 from txnwire.errors import InvalidTxnState, TxnError, again
 from txnwire.ids import MessageId, Position
+from txnwire.numbers import Numbers
 
 
 class Batch:
@@ -45,6 +46,11 @@ class Batch:
     @property
     def count(self) -> int:
         raise NotImplementedError
+
+    @property
+    def numbers(self) -> Numbers | None:
+        """The ids that its messages have in their source, if its producer is a numbered one."""
+        return None
 
     def take_columns(self) -> Columns:
         """The messages, which the batch then drops."""

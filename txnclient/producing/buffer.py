@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.producing.room import BufferRoom
+from txnclient.producing.source_ids import SourceIds
 from txnclient.transactions.transaction_impl import TransactionImpl
-from txnwire.errors import TxnError, again
+from txnwire.errors import TxnError, WouldBlock, again
 from txnwire.turns import turn_size
 
 GIVEN_AT_ONCE = 1000
@@ -42,11 +43,14 @@ class Ask:
 class Buffer:
     """Bounds a producer's bytes; a participant of the transactions whose sends wait here."""
 
-    def __init__(self, session: Session, producer: str, bound: int) -> None:
-        """`producer`: its name."""
+    def __init__(self, session: Session, producer: str, bound: int, ids: SourceIds | None = None) -> None:
+        """`producer`: its name. `ids`: of a numbered producer; they bound how far it is ahead."""
         self._session = session
         self._producer = producer
-        self._room: BufferRoom[Ask] = BufferRoom(bound)
+        self._room: BufferRoom[Ask] = BufferRoom(bound, None if ids is None else lambda: ids.has_room)
+        self.has_room = self._room.has
+        """Whether so many bytes may be taken at once: they fit, and no send waits."""
+        self.take = self._room.take
         self._asks: dict[TransactionImpl | None, dict[Ask, None]] = {}
         """The waiting sends by transaction, because very many may abort at once."""
         self._giving = False
@@ -56,17 +60,14 @@ class Buffer:
         waiting = f", {len(room)} sends wait for room" if len(room) else ""
         return f"{room.taken} of {room.bound} bytes of its buffer are taken{waiting}"
 
+    def full(self) -> WouldBlock:
+        """The error for a send that does not wait."""
+        return WouldBlock(f"producer {self._producer}: {self}; await send(), or flush() first")
+
     @property
     def taken(self) -> int:
         """Bytes in use."""
         return self._room.taken
-
-    def has_room(self, size: int) -> bool:
-        """Whether `size` bytes may be taken at once: they fit, and no send waits."""
-        return self._room.has(size)
-
-    def take(self, size: int) -> None:
-        self._room.take(size)
 
     def give_back(self, size: int) -> None:
         self._room.give_back(size)

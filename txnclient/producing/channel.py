@@ -21,6 +21,7 @@ from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import SegmentInfo
 from txnclient.producing.batches import Batch, GatheringBatch
+from txnclient.producing.numbered import NumberedLife
 from txnclient.producing.outbox import EntryOutbox
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.entry import OutgoingMessage, encode_entry
@@ -53,8 +54,7 @@ _RESEND = (*TRANSIENT, SequenceGap, SegmentSealed)
 segment is sealed (opening it again tells what it holds)."""
 
 _OPEN_AGAIN = (*TRANSIENT, TopicNotFound, SegmentSealed, InvalidArgument)
-"""Errors after which an opening retries. `InvalidArgument`: the segment is missing in the owner's layout, which is
-newer or older than ours."""
+"""Errors after which an opening retries. `InvalidArgument`: the owner's layout, newer or older, lacks the segment."""
 
 _UNKNOWN = pb.SendOk(duplicate=True, entry_id=-1)
 """Stored at an unknown position, as a broker answers it."""
@@ -68,8 +68,11 @@ class ChannelOwner(Protocol):
     compression: pb.Compression
     compression_level: int
     batch_bytes: int
+    life: NumberedLife | None
+    """Of a numbered producer."""
 
     def take_sequence_ids(self, count: int) -> int: ...
+    def new_batch(self, txn: TransactionImpl | None) -> GatheringBatch: ...
     def gathers(self, channel: Channel, batch: GatheringBatch, *, later: bool) -> None: ...
     def settled(self, batch: Batch, stored: bool) -> None: ...
     def lost(self, batch: Batch, futures: Sequence[asyncio.Future[MessageId]]) -> None: ...
@@ -122,12 +125,12 @@ class Channel:
         """Take one message in; `stored` ends with its entry. `size`: bytes it takes in the buffer."""
         batch = self._gathering.get(txn)
         if batch is None:
-            batch = self._gathering[txn] = GatheringBatch(txn, self._session.deadline())
+            batch = self._gathering[txn] = self._owner.new_batch(txn)
             if txn is not None:
                 txn.started(self)
             self._owner.gathers(self, batch, later=self._under_way.get(txn, 0) > 0)
         batch.add(message, size, stored)
-        if batch.bytes >= self._owner.batch_bytes or batch.count >= MAX_BATCH_MESSAGES:
+        if batch.bytes >= self._owner.batch_bytes or len(batch.messages) >= MAX_BATCH_MESSAGES:
             self.close_batch(batch)
 
     def gathers(self, txn: TransactionImpl | None) -> bool:
@@ -170,6 +173,7 @@ class Channel:
                 compression=self._owner.compression,
                 level=self._owner.compression_level,
                 piece=batch.piece,
+                numbers=batch.numbers,
             )
         except TxnError as error:
             self._fail(batch, error)
@@ -331,17 +335,23 @@ class Channel:
         self._write()
 
     async def _open_once(self) -> bool:
-        """Open once; whether it is open. False if the segment is sealed, after completing its stored entries."""
+        """Open once; whether it is open. False if nothing is left, or it is sealed and its stored entries completed."""
         session = self._session
         self._detach()
         deadline = Deadline(session.clock, min(OPEN_TIMEOUT_S, self._time_left()))
+        life = self._owner.life
+        if life is not None:
+            await life.before_open(self.info, deadline)
         link = await session.directory.owner_link(self.segment, deadline)
+        if not len(self._outbox):
+            return False  # ▲ closed or moved meanwhile: what is opened now, nobody would close
         producer_id = session.next_id()
         command = pb.OpenProducer(
             producer_id=producer_id,
             segment=self.segment,
             name=self._owner.name,
             incarnation=self._owner.incarnation,
+            name_epoch=0 if life is None else life.epoch,
         )
         link.producers[producer_id] = self
         self._link, self._producer_id = link, producer_id
@@ -353,6 +363,8 @@ class Channel:
         if self._link is not link:
             raise ConnectionLost("the producer was closed by the broker as soon as it had been opened")
         opened = reply.open_producer_ok
+        if life is not None:
+            life.check_opened(opened, self.segment)
         if opened.ownership_epoch < self._epoch and self._outbox.in_doubt:
             # ▲ A former owner that does not know it was replaced: by its report, entries that its successor has stored
             # would be sent again. (In an etcd restored from a backup, epochs may go back for good.)

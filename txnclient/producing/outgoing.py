@@ -38,14 +38,16 @@ def checked(
         )
     size = len(value) + MESSAGE_OVERHEAD_BYTES
     if key is not None:
-        key = checked_key(key)
+        if type(key) is not bytes:
+            key = checked_key(key)
         size += len(key)
     if properties:
         properties, more = _checked_properties(properties)
         size += more
     if event_time_ms is not None:
         event_time_ms = _checked_time(event_time_ms)
-    check_size(size)
+    if size > MAX_MESSAGE_BYTES:
+        check_size(size)
     return OutgoingMessage(value, key, properties or None, event_time_ms), size
 
 
@@ -65,7 +67,10 @@ def checked_value(value: object) -> bytes:
 
 def checked_key(key: str | bytes) -> bytes:
     if isinstance(key, str):
-        return _utf8(key, "key")
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise _no_unicode("key", error) from error
     if not isinstance(key, bytes):
         raise InvalidArgument(f"a message's key is str or bytes, not {type(key).__name__}")
     return key
@@ -87,7 +92,11 @@ def _utf8(text: str, part: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"a message's {part} is not valid Unicode: {error}") from error
+        raise _no_unicode(part, error) from error
+
+
+def _no_unicode(part: str, error: UnicodeEncodeError) -> InvalidArgument:
+    return InvalidArgument(f"a message's {part} is not valid Unicode: {error}")
 
 
 def _checked_time(event_time_ms: int) -> int:

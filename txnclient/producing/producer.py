@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Generic
 
+from txnclient.connection.deadlines import within
 from txnclient.connection.opening import closed_behind
 from txnclient.producing.bulk import SentIds
 from txnclient.producing.producer_impl import ProducerImpl
@@ -36,7 +37,8 @@ class Producer(Generic[V]):
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest sequence id known to be stored, -1 for none."""
+        """The highest sequence id known to be stored, -1 for none. Of a numbered producer, the id behind which its
+        source may go on: every id of the source up to it is stored, also at opening."""
         return self._impl.last_sequence_id
 
     async def send(
@@ -48,20 +50,38 @@ class Producer(Generic[V]):
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
         chunk: bool = False,
+        sequence_id: int | None = None,
+        timeout: float | None = None,
     ) -> MessageId:
         """Send one message and wait until it is stored; waits for room in the buffer, in the order of asking.
+        `timeout` in seconds; None, and at most: the client's.
 
         `chunk`: send a value over 5 MiB in pieces, within a transaction; the pieces appear together or not at all. The
         id is the first piece's.
 
-        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is unknown;
-        `TopicNotFound`: the topic was deleted (open a new producer to write to a new topic of the name);
-        `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a transaction it is part
-        of it from the call on: after a failure or a cancel the transaction can only abort.
+        `sequence_id`: of a numbered producer, the message's id in its source. Ids ascend, with any gaps; one that is
+        passed over counts as stored. An id that is stored, also by an earlier life of the producer, is not stored
+        again: the call returns, with an empty segment and position (0, -1) in the `MessageId` where the place is not
+        known. One that timed out or was cancelled may be sent again, and is stored once.
+
+        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `NotAllowed` (a numbered producer
+        at a broker of an older release), `StoreFull`; `Timeout`: its fate is unknown; `OutcomeUnknown`: nobody can tell
+        any more whether it was stored; `TopicNotFound`: the topic was deleted (open a new producer to write to a new
+        topic of the name); `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a
+        transaction it is part of it from the call on: after a failure or a cancel the transaction can only abort.
         """
-        return await self._impl.send(
-            value, key=key, properties=properties, event_time_ms=event_time_ms, txn=impl_of(txn), chunk=chunk
+        sending = self._impl.send(
+            value,
+            key=key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            txn=impl_of(txn),
+            chunk=chunk,
+            sequence_id=sequence_id,
         )
+        if timeout is None:
+            return await sending
+        return await within(sending, timeout, f"sending to {self.topic}")
 
     def send_nowait(
         self,
@@ -71,16 +91,23 @@ class Producer(Generic[V]):
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
+        sequence_id: int | None = None,
     ) -> asyncio.Future[MessageId]:
         """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full, or
-        other sends wait for room in it.
+        other sends wait for room in it, `MessageTooLarge`, `InvalidTxnState`; the future has what `send` raises.
+        `sequence_id`: as in `send`.
 
         Without a transaction, check the future: the next `flush` or `close` raises a failure that was not retrieved. In
         one, its commit waits for it and raises its failure; an abort fails unsent messages with `InvalidTxnState`.
         After a cancel of the future the transaction can only abort.
         """
         return self._impl.send_nowait(
-            value, key=key, properties=properties, event_time_ms=event_time_ms, txn=impl_of(txn)
+            value,
+            key=key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            txn=impl_of(txn),
+            sequence_id=sequence_id,
         )
 
     async def send_many(
@@ -88,25 +115,28 @@ class Producer(Generic[V]):
         messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage] | Columns,
         *,
         txn: Transaction | None = None,
+        timeout: float | None = None,
     ) -> SentIds:
         """Send values, (key, value) pairs, `OutgoingMessage`s, or `Columns` (values and optional keys, properties and
         event times) in bulk, and wait until all are stored.
 
         It makes no object per message and fills entries of `batch_bytes`; it reads an iterator as room in the buffer
-        allows. Returns their ids, a sequence in the order of `messages`. Raises the first failure, or the iterator's
-        error, once all sent messages are answered. These may be stored then, as after a cancel; in a transaction none
-        counts, because it can only abort.
+        allows. Returns their ids, a sequence in the order of `messages`. Raises the first failure, as `send` does, or
+        the iterator's error, once all sent messages are answered. These may be stored then, as after a cancel; in a
+        transaction none counts, because it can only abort. `timeout` in seconds, of the whole call; None: the client's,
+        of each entry.
         """
-        return await self._impl.send_many(messages, txn=impl_of(txn))
+        return await within(self._impl.send_many(messages, txn=impl_of(txn)), timeout, f"sending to {self.topic}")
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until everything sent so far is stored, also sends that wait for room in the buffer. Raises the first
-        failure among them, or an earlier unreported one (also of an open transaction)."""
+        failure among them, as `send` does, or an earlier unreported one (also of an open transaction). `timeout` in
+        seconds; None: the client's."""
         await self._impl.flush(timeout=timeout)
 
     async def close(self) -> None:
         """Send gathered messages and wait, at most 5 s; messages not stored by then fail. Idempotent. Raises the first
-        unreported failure outside transactions; the producer is closed all the same."""
+        unreported failure outside transactions, as `send` does; the producer is closed all the same."""
         await self._impl.close()
 
     async def __aenter__(self) -> Producer[V]:

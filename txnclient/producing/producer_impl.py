@@ -19,6 +19,8 @@ from txnclient.producing.channels import Channels
 from txnclient.producing.large_values import send_large, transaction_of
 from txnclient.producing.lingering import Lingering
 from txnclient.producing.moving import Group
+from txnclient.producing.numbered import NumberedLife
+from txnclient.producing.numbered_sends import Placing, expect_life, send_numbered, send_numbered_nowait
 from txnclient.producing.outgoing import checked, checked_value
 from txnclient.producing.untold import Looked, Untold
 from txnclient.serializers import Serializer, V, encode
@@ -31,7 +33,6 @@ from txnwire.errors import (
     InvalidArgument,
     SegmentSealed,
     TxnError,
-    WouldBlock,
     again,
     for_good,
 )
@@ -68,6 +69,7 @@ class ProducerImpl(Generic[V]):
         buffer_bytes: int,
         compression_level: int = 1,
         serializer: Serializer[V] | None = None,
+        life: NumberedLife | None = None,
         on_closed: Callable[[ProducerImpl[V]], None],
     ) -> None:
         if compression not in COMPRESSIONS:
@@ -76,7 +78,8 @@ class ProducerImpl(Generic[V]):
             raise InvalidArgument(f"compression_level {compression_level}: expected 1 to {MAX_LEVEL}")
         if linger_ms < 0 or batch_bytes < 1 or buffer_bytes < 1:
             raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
-        self.incarnation = session.random_u64()
+        self.life = life
+        self.incarnation = session.random_u64() if life is None else life.incarnation
         self.name = validate_name(name or f"producer-{self.incarnation:016x}", part="producer name")
         self.topic = layout.topic
         self.compression = COMPRESSIONS[compression]
@@ -88,7 +91,7 @@ class ProducerImpl(Generic[V]):
         self._channels = Channels(session, self, layout)
         self._next_sequence_id = 0
         self._last_stored = -1
-        self._buffer = Buffer(session, self.name, buffer_bytes)
+        self._buffer = Buffer(session, self.name, buffer_bytes, None if life is None else life.ids)
         self._pending: dict[Batch, None] = {}
         self._untold = Untold()
         self._lingering = Lingering(session, linger_ms / 1000, self._pending.__contains__)
@@ -102,7 +105,7 @@ class ProducerImpl(Generic[V]):
 
     @property
     def last_sequence_id(self) -> int:
-        return self._last_stored
+        return self._last_stored if self.life is None else self.life.ids.last_sequence_id
 
     @property
     def encodes(self) -> bool:
@@ -120,9 +123,14 @@ class ProducerImpl(Generic[V]):
         event_time_ms: int | None = None,
         txn: TransactionImpl | None = None,
         chunk: bool = False,
+        sequence_id: int | None = None,
     ) -> MessageId:
         """See `Producer.send`."""
         await self._expect_usable(txn)
+        if self.life is not None or sequence_id is not None:
+            life, number = expect_life(self.life, sequence_id, txn=txn, chunk=chunk)
+            message, size = self.prepared(value, key, properties, event_time_ms)
+            return await send_numbered(self._placing(), life, number, message, size, self._session.deadline())
         data = self._encoded(value)
         if chunk and len(data) > MAX_VALUE_BYTES:
             data = checked_value(data)
@@ -159,12 +167,15 @@ class ProducerImpl(Generic[V]):
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         txn: TransactionImpl | None = None,
+        sequence_id: int | None = None,
     ) -> asyncio.Future[MessageId]:
         """See `Producer.send_nowait`."""
         message, size = self.prepared(value, key, properties, event_time_ms)
         self._check_sends(txn)
+        if self.life is not None or sequence_id is not None:
+            return send_numbered_nowait(self._placing(), *expect_life(self.life, sequence_id, txn=txn), message, size)
         if not self._buffer.has_room(size):
-            raise WouldBlock(f"producer {self.name}: {self._buffer}; await send(), or flush() first")
+            raise self._buffer.full()
         stored: asyncio.Future[MessageId] = self._session.loop.create_future()
         self._take(message, size, txn, stored)
         return stored
@@ -190,6 +201,8 @@ class ProducerImpl(Generic[V]):
     async def send_pulled(self, pull: Pull, *, txn: TransactionImpl | None) -> SentIds:
         """Send part after part, as `send_many`, until there is none."""
         await self._expect_usable(txn)
+        if self.life is not None:
+            raise InvalidArgument(f"producer {self.name} numbers its messages: send them one by one, each with its id")
         self._check_sends(txn)
         try:
             return await send_bulk(self, pull, txn)
@@ -210,6 +223,9 @@ class ProducerImpl(Generic[V]):
         batch = self._bulk_batch(run.columns, run.size, txn)
         self._channels.put(batch, run.columns, run.segment, run.version)
         return batch
+
+    def _placing(self) -> Placing:
+        return Placing(self._buffer, self._take)
 
     async def _in_room(self, size: int, txn: TransactionImpl | None, place: Callable[[], T]) -> T:
         return place() if self._buffer.has_room(size) else await self._buffer.wait(size, txn, place)
@@ -344,6 +360,9 @@ class ProducerImpl(Generic[V]):
         self._next_sequence_id += count
         return first
 
+    def new_batch(self, txn: TransactionImpl | None) -> GatheringBatch:
+        return GatheringBatch(txn, self._session.deadline()) if self.life is None else self.life.new_batch()
+
     def gathers(self, channel: Channel, batch: GatheringBatch, *, later: bool) -> None:
         """A batch has been begun; `later`: it may linger, because an earlier one is under way."""
         self._pending[batch] = None
@@ -366,6 +385,10 @@ class ProducerImpl(Generic[V]):
         for future in futures:
             if batch.failure is not None:
                 self._untold.failed(future, batch.failure, batch.txn)
+        if self.life is not None and self._failure is None and batch.failure is not None:
+            # ▲ A numbered producer ends with its first failure: behind it, later ids of the same key would be stored.
+            self._failure = batch.failure
+            self._session.loop.call_soon(self._fail, batch.failure)
 
     def fenced(self, error: TxnError) -> None:
         """A newer producer of this name has taken over: nothing can be sent any more."""
@@ -378,6 +401,8 @@ class ProducerImpl(Generic[V]):
     def _fail(self, error: TxnError) -> None:
         if self._failure is None:
             self._failure = error
+        if self.life is not None:
+            self.life.failed(error)
         self._buffer.fail_all(error)
         self._channels.fail_all(error)
 

@@ -7,7 +7,7 @@ ones could pass large ones for ever.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 A = TypeVar("A", bound=Hashable)
@@ -16,8 +16,10 @@ A = TypeVar("A", bound=Hashable)
 class BufferRoom(Generic[A]):
     """Gives out a bounded number of bytes in order. A message larger than the bound gets in alone."""
 
-    def __init__(self, bound: int) -> None:
+    def __init__(self, bound: int, gate: Callable[[], bool] | None = None) -> None:
+        """`gate`: whether there is room, whatever the bytes."""
         self.bound = bound
+        self._gate = gate
         self.taken = 0
         self._waiting: OrderedDict[A, int] = OrderedDict()
 
@@ -26,6 +28,8 @@ class BufferRoom(Generic[A]):
         return not self._waiting and self._fits(size)
 
     def _fits(self, size: int) -> bool:
+        if self._gate is not None and not self._gate():
+            return False
         return not self.taken or self.taken + size <= self.bound
 
     def take(self, size: int) -> None:

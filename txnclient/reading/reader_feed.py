@@ -67,6 +67,11 @@ class ReaderFeed(Feed):
         layout = self._session.directory.known_layout(topic)
         return layout is not None and layout.segment_by_path(self.segment) is None
 
+    @property
+    def begun(self) -> Position | None:
+        """See `Inbox.begun`."""
+        return self._inbox.begun
+
     def _subscribe(self) -> pb.Subscribe:
         request = pb.Subscribe(start=self._start, isolation=self._isolation, tells_passed=True)
         if self._end is not None:

@@ -12,6 +12,7 @@ from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_layout import ACTIVE, SegmentInfo, TopicLayout, topic_of_segment
 from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import Message
+from txnclient.consuming.positions import NextMessage, Positions, TopicPositions, layout_with, start_in
 from txnclient.consuming.reader_ends import latest_ends, starts_by_time
 from txnclient.consuming.receiver import Receiver
 from txnclient.consuming.starts import (
@@ -25,11 +26,15 @@ from txnclient.consuming.starts import (
 from txnclient.reading.cuts import SharedCuts, check_at_least
 from txnclient.reading.reader_feed import ReaderFeed, behind
 from txnclient.reading.snapshot import Snapshot, Span
+from txnclient.reading.standing import HandedOut, named_by
 from txnclient.serializers import Serializer, V
 from txnwire.errors import DataTrimmed, InvalidArgument
 from txnwire.ids import EARLIEST, MessageId, Position
 from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
+
+BEGINNING = Position(0, 0)
+"""No ledger has this id: before all of a segment."""
 
 
 class EndOfStream(EOFError):
@@ -92,6 +97,8 @@ class ReaderImpl(Generic[V]):
         """Those of `_feeds` that may be at their end."""
         self._ended: dict[str, None] = {}
         """Paths of finished segments. ▲ Handed out, not only received: only then may their children begin."""
+        self._standing = HandedOut()
+        self._at_close: Positions | None = None
         self._on_closed = on_closed
         self._closed = False
 
@@ -101,8 +108,7 @@ class ReaderImpl(Generic[V]):
     async def open(self, deadline: Deadline) -> None:
         """Look up the topics and, for "latest", their current ends; for a start by time, the start positions. Raises
         `TopicNotFound`, `Timeout`; `InvalidArgument` if part of the span or the start message's segment is gone."""
-        for topic in self.topics:
-            _check_there(self._start, await self._session.directory.layout(topic, deadline))
+        await self._check_start(self._start, deadline)
         if self._span is not None:
             await self._wait_known(self._span, deadline)
         if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:
@@ -114,20 +120,33 @@ class ReaderImpl(Generic[V]):
         if self._cut is not None and self._span is not None:
             self._ends.update(self._span.ends(self.topics))
         elif self._end == "latest" or self._start == "latest":
-            self._ends = await latest_ends(
-                self._session,
-                self.topics,
-                committed=self._isolation == pb.ISOLATION_READ_COMMITTED,
-                min_revision=self._at_least if self._span is None else self._span.revision,
-                deadline=deadline,
-            )
-        if self._start_on_wire.timestamp_ms:
-            self._since = await starts_by_time(
-                self._session, self.topics, timestamp_ms=self._start_on_wire.timestamp_ms, deadline=deadline
-            )
+            self._ends = await self._latest_ends(deadline)
+        self._since = await self._starts_by_time(self._start_on_wire, deadline)
         self._share_window()
         self._advance()
         self._tasks.start(self._follow_layouts(), name="reader layouts", on_failed=self._receiver.fail)
+
+    async def _check_start(self, start: StartArgument | Snapshot, deadline: Deadline) -> None:
+        """Raises `TopicNotFound`, and `InvalidArgument` if the start is in a topic or segment that is gone."""
+        for topic in self.topics:
+            if isinstance(start, Positions):
+                await layout_with(self._session, topic, start, deadline)
+            else:
+                _check_there(start, await self._session.directory.layout(topic, deadline))
+
+    async def _latest_ends(self, deadline: Deadline) -> dict[str, Position]:
+        return await latest_ends(
+            self._session,
+            self.topics,
+            committed=self._isolation == pb.ISOLATION_READ_COMMITTED,
+            min_revision=self._at_least if self._span is None else self._span.revision,
+            deadline=deadline,
+        )
+
+    async def _starts_by_time(self, start: pb.Start, deadline: Deadline) -> dict[str, Position | None]:
+        if not start.timestamp_ms:
+            return {}
+        return await starts_by_time(self._session, self.topics, timestamp_ms=start.timestamp_ms, deadline=deadline)
 
     async def _wait_known(self, span: Span, deadline: Deadline) -> None:
         """Wait until the known layouts are at least as new as the snapshots. Raises `InvalidArgument` if a segment that
@@ -207,6 +226,9 @@ class ReaderImpl(Generic[V]):
 
     def _start_of(self, layout: TopicLayout, segment: SegmentInfo) -> pb.Start | None:
         """Where to begin in a segment; None if all of it lies before the reader's start."""
+        if isinstance(self._start, Positions):
+            found = start_in(self._start.topics.get(layout.topic), layout, segment)
+            return found if found.segment in ("", segment.path) else None
         if isinstance(self._start, MessageId):
             # All messages of a parent are older than its children.
             positioned = layout.segment_by_path(self._start.segment)
@@ -298,6 +320,62 @@ class ReaderImpl(Generic[V]):
     def _buffered(self) -> bool:
         return any(feed.buffered for feed in self._feeds.values())
 
+    # ---- where it stands --------------------------------------------------------------------------------------------
+
+    def positions(self) -> Positions:
+        """See `Reader.positions`."""
+        self._session.expect_here()
+        if self._span is not None:
+            # ▲ It goes past transactions that are open at the snapshot: from behind them they would be missed.
+            raise InvalidArgument("a reader of a snapshot goes on from its snapshot: start=reader.snapshot")
+        if self._at_close is not None:
+            return self._at_close
+        topics = {}
+        for layout in self._layouts():
+            found = {segment.path: self._next_of(layout, segment) for segment in layout.segments.values()}
+            named = {path: at for path, at in found.items() if at is not None}
+            if not named and not self._start_on_wire.timestamp_ms:
+                # ▲ Nothing has come yet: positions that name no segment are refused as a start.
+                named = dict.fromkeys(found, NextMessage(BEGINNING))
+            topics[layout.topic] = TopicPositions(layout.life, layout.epoch, named)
+        return Positions(topics)
+
+    def _next_of(self, layout: TopicLayout, segment: SegmentInfo) -> NextMessage | None:
+        """None: it begins at the earliest, or what came of it has begun."""
+        feed = self._feeds.get(segment.path)
+        found = self._standing.at(segment.path, None if feed is None else feed.begun)
+        return found or named_by(self._start_of(layout, segment), segment.path)
+
+    async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
+        """See `Reader.seek`."""
+        await self._expect_open()
+        if self._bounded or isinstance(self._start, Snapshot) or isinstance(start, Snapshot):
+            raise InvalidArgument("a reader with an end, or of a snapshot, does not seek: open another one")
+        on_wire, deadline = start_to_wire(start), self._session.deadline(timeout)
+        check_topic_of(start, self.topics)
+        await self._check_start(start, deadline)
+        ends = await self._latest_ends(deadline) if start == "latest" else {}
+        since = await self._starts_by_time(on_wire, deadline)
+        await self._expect_open()
+        # ▲ Nothing is awaited from here on: a caller that is cancelled has either moved or not.
+        for feed in self._feeds.values():
+            feed.close()
+        for one in (self._feeds, self._ending, self._ended):
+            one.clear()
+        self._start, self._start_on_wire, self._ends, self._since = start, on_wire, ends, since
+        self._standing = HandedOut()
+        self._advance()
+
+    async def _expect_open(self) -> None:
+        """Raises `InvalidArgument` if it is closed, and the error that it has failed with."""
+        self._session.expect_here()
+        if self._closed:
+            await self._receiver.wait(0)
+        if self._receiver.failed:
+            while self._receiver.take(1000):
+                continue  # what is left is of no use: the caller goes elsewhere
+            await self._receiver.wait(0)
+
     # ---- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self, timeout: float | None = None) -> Message[V]:
@@ -307,22 +385,22 @@ class ReaderImpl(Generic[V]):
             return messages[0]
         if self.ended:
             raise EndOfStream("the reader has delivered everything up to its end")
-        waited = self._session.timeout_s if timeout is None else timeout
-        raise Deadline(self._session.clock, waited).expired("receiving on a reader")
+        raise self._session.deadline(timeout).expired("receiving on a reader")
 
     async def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
         """See `Reader.receive_many`."""
-        deadline = self._session.deadline(timeout)
+        deadline = None if timeout is None else self._session.deadline(timeout)
         while True:
             messages = self._take(max_messages)
             if not messages and self.ended:
                 await asyncio.sleep(0)  # a caller that keeps asking must not block the event loop
                 return messages
-            if messages or not await self._receiver.wait(deadline.remaining()):
+            if messages or not await self._receiver.wait(None if deadline is None else deadline.remaining()):
                 return messages
 
     def _take(self, max_messages: int) -> list[Message[V]]:
         messages = self._receiver.take_many(max_messages)
+        self._standing.handed_out(messages)
         if self._ending:
             self._settle()
         return messages
@@ -346,6 +424,8 @@ class ReaderImpl(Generic[V]):
         if self._closed:
             return
         self._session.expect_here()
+        if self._span is None:
+            self._at_close = self.positions()  # ▲ before the pieces of large values are dropped
         self._closed = True
         self._on_closed(self)
         self._receiver.close()

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Generic
 
 import txnclient.consuming.consumer
+from txnclient.consuming.by_segment import as_list
 from txnclient.consuming.consumer import consumer_impl
-from txnclient.consuming.consumer_impl import as_list
+from txnclient.consuming.lag import Lag
 from txnclient.consuming.message import Message
+from txnclient.consuming.positions import Positions
 from txnclient.consuming.starts import StartArgument
 from txnclient.serializers import V
 from txnclient.sync.bridge import Face, closed_behind
@@ -47,34 +49,82 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
         """Paths of the segments assigned to this consumer now."""
         return self._bridge.call(lambda: self._inner.segments)
 
+    def lag(self) -> Lag:
+        """How far the subscription is behind, over all its consumers: messages not acked, and the age of the oldest,
+        in all segments of its topics, also those that no consumer has attached to yet.
+
+        Messages acked in a transaction count until it commits. Messages of open transactions count, and those of
+        aborted ones until the subscription has gone past them. Raises `SubscriptionNotFound`, `TopicNotFound`,
+        `Timeout`.
+        """
+        return self._bridge.wait(self._inner.lag())
+
+    def positions(self) -> Positions:
+        """Where the subscription stands, over all its consumers: in each segment the first message that is not acked.
+
+        For `start=` of a reader or of a new subscription, and for `seek`; `to_json` makes text of it. What is acked
+        behind the first unacked message comes again from there. Raises `SubscriptionNotFound`, `TopicNotFound`;
+        `Timeout`, `NotOwner` while a segment has no owner.
+        """
+        return self._bridge.wait(self._inner.positions())
+
+    def pause(self, segments: Iterable[str] | None = None) -> None:
+        """Hand out no more messages of these segments (paths, as in `segments`; None: of all, also those that come
+        later), not even such as are in the buffer, until `resume`. The consumer keeps the segments.
+
+        It holds while segments go to other consumers and come back. A segment that a split or merge makes of paused
+        ones is paused. Raises `InvalidArgument` for what is no segment of its topics.
+        """
+        self._bridge.call(lambda: self._inner.pause(segments))
+
+    def resume(self, segments: Iterable[str] | None = None) -> None:
+        """Hand out these segments' messages again (None: of all); others that are paused stay so. Raises as `pause`."""
+        self._bridge.call(lambda: self._inner.resume(segments))
+
+    @property
+    def paused(self) -> list[str]:
+        """Paths of the segments assigned to this consumer now that are paused."""
+        return self._bridge.call(lambda: self._inner.paused)
+
     def receive(self, timeout: float | None = None) -> Message[V]:
-        """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: the client's
-        timeout)."""
+        """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: waits without
+        limit), `TopicNotFound`, `SubscriptionNotFound` (one of them was deleted), `DataCorrupt`, `Overloaded` (pieces
+        of large values fill its memory)."""
         return self._bridge.wait(self._inner.receive(timeout))
 
     def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
         """The buffered messages, at least one and at most `max_messages`; an empty list when none has come within
-        `timeout` seconds (None: the client's timeout)."""
+        `timeout` seconds (None: waits without limit). Raises what `receive` does otherwise."""
         return self._bridge.wait(self._inner.receive_many(max_messages, timeout))
 
-    def ack(self, messages: Message[Any] | Iterable[Message[Any]], *, txn: Transaction | None = None) -> None:
-        """Ack messages, at once or when `txn` commits.
+    def ack(
+        self,
+        messages: Message[Any] | Iterable[Message[Any]],
+        *,
+        txn: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Ack messages, at once or when `txn` commits. `timeout` in seconds; None, and at most: the client's.
 
         Raises `TxnConflict` (another transaction has acked one of them, or it is delivered again: this one can only
-        abort), `InvalidTxnState`, `NotAllowed` if a segment has left this consumer, `Timeout`; a fenced client raises
-        `ExpiredTransaction` instead. A transaction in which an ack has failed or was cancelled can only abort.
+        abort), `InvalidTxnState`, `NotAllowed` if a segment has left this consumer, `Overloaded`, `Timeout`; a fenced
+        client raises `ExpiredTransaction` instead. A transaction in which an ack has failed or was cancelled can only
+        abort.
         """
-        self._bridge.wait(self._inner.ack(messages, txn=inner_of(txn)))
+        self._bridge.wait(self._inner.ack(messages, txn=inner_of(txn), timeout=timeout))
 
-    def ack_cumulative(self, message: Message[Any], *, txn: Transaction | None = None) -> None:
-        """For a stream: ack `message` and every message this consumer received before it, in every segment.
+    def ack_cumulative(
+        self, message: Message[Any], *, txn: Transaction | None = None, timeout: float | None = None
+    ) -> None:
+        """For a stream: ack `message` and every message this consumer received before it, in every segment. `timeout`
+        as of `ack`.
 
         It skips unacked messages of a segment that has left the consumer since, or that is delivered again after an
         abort: they come again, here or elsewhere. In a transaction that raises `TxnConflict`. It skips messages from
-        before a `rewind` or a `seek`. Raises as `ack` does, naming the segment; the acks of the others stand, and the
+        before a `rewind` or a `seek`. Raises what `ack` does, naming the segment; the acks of the others stand, and the
         call may be repeated.
         """
-        self._bridge.wait(self._inner.ack_cumulative(message, txn=inner_of(txn)))
+        self._bridge.wait(self._inner.ack_cumulative(message, txn=inner_of(txn), timeout=timeout))
 
     @contextmanager
     def transaction(
@@ -107,18 +157,19 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
         """For a queue: request redelivery after `delay` seconds (None: the consumer's redelivery_delay), to any
         consumer, with a redelivery_count of one more.
 
-        Skips messages no longer held (acked, given back, received over a lost connection).
+        Skips messages no longer held (acked, given back, received over a lost connection). Raises `NotAllowed` for
+        those of a segment that has left this consumer, once the others are given back.
         """
         self._bridge.wait(self._inner.nack(messages, delay=delay))
 
     def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
         """Move the subscription, for all its consumers, to `start` in all segments: "earliest", "latest", a timestamp
-        in ms, an aware datetime, or a MessageId. With a MessageId other segments start at their earliest message, and
-        ancestors of its segment are skipped.
+        in ms, an aware datetime, a MessageId, or `Positions`. With a MessageId other segments start at their earliest
+        message, and ancestors of its segment are skipped. With positions, topics that they do not name stay.
 
         Acked messages from `start` on are delivered again; messages received before the seek can no longer be acked
-        (`NotAllowed`). Waits for open transactions that have acked. Raises `Timeout` or another retriable error: some
-        segments may have been moved, repeat it.
+        (`NotAllowed`). Waits for open transactions that have acked. Raises `TopicNotFound`, `SubscriptionNotFound`;
+        `Timeout` or another retriable error: some segments may have been moved, repeat it.
         """
         self._bridge.wait(self._inner.seek(start, timeout=timeout))
 
@@ -129,6 +180,14 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
         Use it for messages that were received but, after a failure, not acked in any way.
         """
         self._bridge.call(lambda: self._inner.rewind())
+
+    def unsubscribe(self, *, force: bool = False) -> None:
+        """Close the consumer and delete the subscription on all its topics, with all that it has acked.
+
+        While other consumers are connected that is refused with `NotAllowed`, unless `force`; this consumer is closed
+        then all the same. After an error repeat it. Raises `NotAllowed`, `DataCorrupt`, `Timeout`.
+        """
+        self._bridge.wait(self._inner.unsubscribe(force=force))
 
     def close(self) -> None:
         """Give the segments back and leave the subscription; bounded, idempotent. Acks under way fail."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
+from re import Pattern
 from typing import Any, Literal, Unpack, overload
 
 import txnclient.client
@@ -53,6 +54,7 @@ class Openers(Face[txnclient.client.Client]):
         *,
         serializer: Any = None,
         name: str | None = None,
+        sequence_id: int | None = None,
         linger_ms: float = 5,
         batch_bytes: int = 131072,
         compression: str | None = "zstd",
@@ -64,8 +66,13 @@ class Openers(Face[txnclient.client.Client]):
         One producer is live per `name`: a second one fences the first; None: a random name. `linger_ms`: how long
         messages may gather while earlier ones are under way. `compression`: "zstd" (with `compression_level` 1 to 9),
         "lz4" or None. `buffer_bytes`: how much may be unstored before sends wait, or raise `WouldBlock`.
-        `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`. Raises `TopicNotFound`,
-        `InvalidArgument`.
+        `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`.
+        `sequence_id`: with a `name`, makes it a numbered producer, for a source that numbers what it reads: the id up
+        to which the source knows everything to be stored, -1 for none. `Producer.last_sequence_id` then tells where to
+        go on; whatever is sent again is stored once. A name is remembered for 7 days after its last send.
+
+        Raises `TopicNotFound`, `InvalidArgument`; for a numbered producer also `ProducerFenced` if another of the name
+        is being opened, `NotAllowed` if a broker is of an older release, `Timeout`.
         """
         return Producer(
             self._bridge,
@@ -75,6 +82,7 @@ class Openers(Face[txnclient.client.Client]):
                         topic,
                         serializer=serializer,
                         name=name,
+                        sequence_id=sequence_id,
                         linger_ms=linger_ms,
                         batch_bytes=batch_bytes,
                         compression=compression,
@@ -88,8 +96,8 @@ class Openers(Face[txnclient.client.Client]):
     @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: Literal["bytes"] | None = None,
         **options: Unpack[ConsumerOptions],
@@ -98,8 +106,8 @@ class Openers(Face[txnclient.client.Client]):
     @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: Literal["str"],
         **options: Unpack[ConsumerOptions],
@@ -108,8 +116,8 @@ class Openers(Face[txnclient.client.Client]):
     @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: Literal["json"],
         **options: Unpack[ConsumerOptions],
@@ -118,8 +126,8 @@ class Openers(Face[txnclient.client.Client]):
     @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: tuple[Callable[[V], bytes], Callable[[bytes], V]] | Serializer[V],
         **options: Unpack[ConsumerOptions],
@@ -127,8 +135,8 @@ class Openers(Face[txnclient.client.Client]):
 
     def consumer(
         self,
-        topics: str | Sequence[str],
-        subscription: str,
+        topics: str | Sequence[str] | None = None,
+        subscription: str = "",
         *,
         serializer: Any = None,
         type: str = "stream",
@@ -140,18 +148,26 @@ class Openers(Face[txnclient.client.Client]):
         max_redeliveries: int | None = None,
         dead_letter_topic: str | None = None,
         redelivery_delay: float = 1.0,
+        topics_pattern: str | Pattern[str] | None = None,
+        ack_timeout: float | None = None,
     ) -> Consumer[Any]:
         """To be used in `with`, or closed. `start` applies only if the subscription does not exist yet.
 
         `type`: in a "stream" one consumer at a time reads each segment, in order per key; in a "queue" every consumer
         gets messages of all segments. One stream consumer is live per `name`; None: a random name.
-        The buffer keeps `prefetch` messages, or about `prefetch_bytes`, over all segments.
+        `topics_pattern`, instead of `topics`: a regular expression for the whole names of topics. Those that match are
+        joined within seconds of their creation, at their earliest message; deleted ones are left quietly.
+        The buffer keeps at most `prefetch` messages, or about `prefetch_bytes`, over all segments; fewer of a queue
+        that others share.
 
-        For queues: `redelivery_delay`, in seconds, of `nack`. A message redelivered `max_redeliveries` times (None: no
-        limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, created if it is missing).
+        For queues: `redelivery_delay`, in seconds, of `nack`. What is not acked within `ack_timeout` seconds of its
+        receipt (None: no limit) is given back, as by a `nack` without delay. A message redelivered `max_redeliveries`
+        times (None: no limit) is moved to `dead_letter_topic` (default: `<topic>-<subscription>-DLQ`, created if it is
+        missing).
 
         `serializer`: "bytes", "str", "json", a pair (encode, decode) or a `Serializer`; see `message.value`.
-        Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed` (e.g. the subscription is of the other type), `Timeout`.
+        Raises `TopicNotFound`, `InvalidArgument`, `NotAllowed` (e.g. the subscription is of the other type),
+        `Overloaded` (it has too many consumers), `Timeout`.
         """
         return Consumer(
             self._bridge,
@@ -170,6 +186,8 @@ class Openers(Face[txnclient.client.Client]):
                         max_redeliveries=max_redeliveries,
                         dead_letter_topic=dead_letter_topic,
                         redelivery_delay=redelivery_delay,
+                        topics_pattern=topics_pattern,
+                        ack_timeout=ack_timeout,
                     )
                 )
             ),
@@ -226,7 +244,8 @@ class Openers(Face[txnclient.client.Client]):
         `txn.result.revision`; the reader reads everything committed by then.
 
         A MessageId as start begins at that message in its segment, and at the earliest message of other segments.
-        Raises `TopicNotFound`, `InvalidArgument`, `Timeout`.
+        Raises `TopicNotFound`, `DataTrimmed` (retention has taken part of what a snapshot promises), `InvalidArgument`,
+        `Timeout`.
         """
         return Reader(
             self._bridge,

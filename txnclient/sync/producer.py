@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Generic
 
 import txnclient.producing.producer
+from txnclient.connection.deadlines import within
 from txnclient.producing.bulk import SentIds, runs_no_code
 from txnclient.producing.producer import producer_impl
 from txnclient.serializers import V
@@ -32,7 +33,8 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest sequence id known to be stored, -1 for none."""
+        """The highest sequence id known to be stored, -1 for none. Of a numbered producer, the id behind which its
+        source may go on: every id of the source up to it is stored, also at opening."""
         return self._bridge.call(lambda: self._inner.last_sequence_id)
 
     def send(
@@ -44,20 +46,36 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
         chunk: bool = False,
+        sequence_id: int | None = None,
+        timeout: float | None = None,
     ) -> MessageId:
         """Send one message and wait until it is stored; waits for room in the buffer, in the order of asking.
+        `timeout` in seconds; None, and at most: the client's.
 
         `chunk`: send a value over 5 MiB in pieces, within a transaction; the pieces appear together or not at all. The
         id is the first piece's.
 
-        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `Timeout`: its fate is unknown;
-        `TopicNotFound`: the topic was deleted (open a new producer to write to a new topic of the name);
-        `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a transaction it is part
-        of it from the call on: after a failure or a cancel the transaction can only abort.
+        `sequence_id`: of a numbered producer, the message's id in its source. Ids ascend, with any gaps; one that is
+        passed over counts as stored. An id that is stored, also by an earlier life of the producer, is not stored
+        again: the call returns, with an empty segment and position (0, -1) in the `MessageId` where the place is not
+        known. One that timed out or was cancelled may be sent again, and is stored once.
+
+        Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `NotAllowed` (a numbered producer
+        at a broker of an older release), `StoreFull`; `Timeout`: its fate is unknown; `OutcomeUnknown`: nobody can tell
+        any more whether it was stored; `TopicNotFound`: the topic was deleted (open a new producer to write to a new
+        topic of the name); `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a
+        transaction it is part of it from the call on: after a failure or a cancel the transaction can only abort.
         """
         return self._bridge.wait(
             self._inner.send(
-                value, key=key, properties=properties, event_time_ms=event_time_ms, txn=inner_of(txn), chunk=chunk
+                value,
+                key=key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                txn=inner_of(txn),
+                chunk=chunk,
+                sequence_id=sequence_id,
+                timeout=timeout,
             )
         )
 
@@ -69,9 +87,11 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
+        sequence_id: int | None = None,
     ) -> Future[MessageId]:
         """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full, or
-        other sends wait for room in it.
+        other sends wait for room in it, `MessageTooLarge`, `InvalidTxnState`; the future has what `send` raises.
+        `sequence_id`: as in `send`.
 
         Without a transaction, check the future: the next `flush` or `close` raises a failure that was not retrieved. In
         one, its commit waits for it and raises its failure; an abort fails unsent messages with `InvalidTxnState`.
@@ -81,7 +101,14 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         impl, inner_txn = producer_impl(self._inner), impl_of(inner_of(txn))
         return self._bridge.sent(
             impl,
-            lambda: impl.send_nowait(value, key=key, properties=properties, event_time_ms=event_time_ms, txn=inner_txn),
+            lambda: impl.send_nowait(
+                value,
+                key=key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                txn=inner_txn,
+                sequence_id=sequence_id,
+            ),
             inner_txn,
         )
 
@@ -90,32 +117,38 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage] | Columns,
         *,
         txn: Transaction | None = None,
+        timeout: float | None = None,
     ) -> SentIds:
         """Send values, (key, value) pairs, `OutgoingMessage`s, or `Columns` (values and optional keys, properties and
         event times) in bulk, and wait until all are stored.
 
         It makes no object per message and fills entries of `batch_bytes`; it reads an iterator as room in the buffer
-        allows. Returns their ids, a sequence in the order of `messages`. Raises the first failure, or the iterator's
-        error, once all sent messages are answered. These may be stored then, as after a cancel; in a transaction none
-        counts, because it can only abort.
+        allows. Returns their ids, a sequence in the order of `messages`. Raises the first failure, as `send` does, or
+        the iterator's error, once all sent messages are answered. These may be stored then, as after a cancel; in a
+        transaction none counts, because it can only abort. `timeout` in seconds, of the whole call; None: the client's,
+        of each entry.
         """
 
         impl, inner_txn = producer_impl(self._inner), impl_of(inner_of(txn))
+        what = f"sending to {self.topic}"
         if not impl.encodes and runs_no_code(messages):
-            return self._bridge.serve(lambda _: impl.send_many(messages, txn=inner_txn))
+            return self._bridge.serve(lambda _: within(impl.send_many(messages, txn=inner_txn), timeout, what))
         with closing(impl.parts(messages)) as parts:
             return self._bridge.serve(
-                lambda run_in_caller: impl.send_pulled(lambda: run_in_caller(lambda: next(parts, None)), txn=inner_txn)
+                lambda run_in_caller: within(
+                    impl.send_pulled(lambda: run_in_caller(lambda: next(parts, None)), txn=inner_txn), timeout, what
+                )
             )
 
     def flush(self, *, timeout: float | None = None) -> None:
         """Wait until everything sent so far is stored, also sends that wait for room in the buffer. Raises the first
-        failure among them, or an earlier unreported one (also of an open transaction)."""
+        failure among them, as `send` does, or an earlier unreported one (also of an open transaction). `timeout` in
+        seconds; None: the client's."""
         self._bridge.wait(self._inner.flush(timeout=timeout))
 
     def close(self) -> None:
         """Send gathered messages and wait, at most 5 s; messages not stored by then fail. Idempotent. Raises the first
-        unreported failure outside transactions; the producer is closed all the same."""
+        unreported failure outside transactions, as `send` does; the producer is closed all the same."""
         self._bridge.wait(self._inner.close())
 
     def __enter__(self) -> Producer[V]:

@@ -7,6 +7,8 @@ from typing import Generic
 import txnclient.reading.reader
 import txnclient.reading.watch
 from txnclient.consuming.message import Message
+from txnclient.consuming.positions import Positions
+from txnclient.consuming.starts import StartArgument
 from txnclient.reading.snapshot import Snapshot
 from txnclient.serializers import V
 from txnclient.sync.bridge import Face, closed_behind
@@ -31,14 +33,31 @@ class Reader(Face[txnclient.reading.reader.Reader[V]], Generic[V]):
         return self._bridge.call(lambda: self._inner.ended)
 
     def receive(self, timeout: float | None = None) -> Message[V]:
-        """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: the client's timeout),
-        `EndOfStream` at the end."""
+        """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: waits without limit),
+        `EndOfStream` at the end, `TopicNotFound`, `DataTrimmed`, `DataCorrupt`."""
         return self._bridge.wait(self._inner.receive(timeout))
 
     def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Message[V]]:
         """At least one message and at most `max_messages`; an empty list at the end, or when none has come within
-        `timeout` seconds (None: the client's timeout)."""
+        `timeout` seconds (None: waits without limit). Raises what `receive` does otherwise."""
         return self._bridge.wait(self._inner.receive_many(max_messages, timeout))
+
+    def positions(self) -> Positions:
+        """Where it stands: in each segment behind the last message that was handed out.
+
+        For `start=` of another reader or of a new subscription, and for `seek`; `to_json` makes text of it. Pieces of
+        a large value are never left apart: messages handed out between them come again from there. A closed reader
+        tells where it stood. Raises `InvalidArgument` for a reader of a snapshot, or up to one, which goes on from it.
+        """
+        return self._bridge.call(lambda: self._inner.positions())
+
+    def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
+        """Go on at `start` in all segments, as a reader opened there would; nothing received but not handed out comes.
+
+        For readers without an end that did not begin at a snapshot; others raise `InvalidArgument`, as does a start
+        that is no such. Raises `TopicNotFound`, `Timeout`; it has not moved then.
+        """
+        self._bridge.wait(self._inner.seek(start, timeout=timeout))
 
     def close(self) -> None:
         """Idempotent."""

@@ -21,7 +21,7 @@ from txnclient.transactions.outcome import CommitResult, Joined
 from txnclient.transactions.settling import BackgroundSettling
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.transaction_keys import HeldKey
-from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError
+from txnwire.errors import ConnectionLost, InvalidArgument, NotOwner, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 from txnwire.ids import TxnId, hash_key
 from txnwire.names import validate_txn_name
 from txnwire.proto import txn_pb2 as pb
@@ -261,7 +261,7 @@ class Coordinators:
         if txn.name is None:
             return None
         attempt_id = self._session.random_u64().to_bytes(8, "little")
-        request = pb.NewTxn(name=txn.name, timeout_ms=1000, attempt=attempt_id)
+        request = pb.NewTxn(name=txn.name, timeout_ms=1000, attempt=attempt_id, known_only=True)
         turn = hash_key(txn.name.encode())
 
         async def ask() -> pb.NewTxnOk:
@@ -270,7 +270,10 @@ class Coordinators:
             ok, _, _ = await self._ask_name(request, turn, deadline)
             return ok
 
-        ok = await self._session.repeat(f"asking how {txn.name!r} has committed", deadline, ask)
+        try:
+            ok = await self._session.repeat(f"asking how {txn.name!r} has committed", deadline, ask)
+        except TxnNotFound:
+            return None
         return _result(ok) if TxnId.from_bits(ok.txnid_most_bits, ok.txnid_least_bits) == txn.id else None
 
     async def _owner_link(self, tcid: int, deadline: Deadline) -> Link:

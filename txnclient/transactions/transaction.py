@@ -64,7 +64,8 @@ class Transaction:
         return self._impl.note
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Wait for every send and ack made through this object; raises the error of one that failed.
+        """Wait for every send and ack made through this object. Raises the error of one that failed, as `send` and
+        `ack` do, `InvalidTxnState`.
 
         A writer of a named transaction then knows that its work is stored, and may tell the committing client."""
         await self._impl.flush(timeout=timeout)
@@ -82,10 +83,12 @@ class Transaction:
 
         If a send or ack failed, the transaction is aborted and that error raised (as the cause of `TxnTimedOut` if
         the transaction's own timeout has passed, which aborts it anyway). A named one then stays open, because it has
-        other writers: commit it without this writer, or abort it. `Timeout`: the outcome is not known yet, call it
-        again to ask again. `TxnAborted`: another party has aborted it, `TxnTimedOut`: because its own timeout has
-        passed; `InvalidTxnState`: it was aborted or left here; `ExpiredTransaction`: a newer holder of the
-        client's transaction key aborted it. `timeout` in seconds, None: the client's.
+        other writers: commit it without this writer, or abort it. `timeout` in seconds, None: the client's.
+
+        Raises what `send` and `ack` do. `Timeout`: the outcome is not known yet, call it again to ask again.
+        `TxnAborted`: another party has aborted it, `TxnTimedOut`: because its own timeout has passed; `TxnDecided`: it
+        has committed otherwise; `InvalidTxnState`: it was aborted or left here; `ExpiredTransaction`: a newer holder
+        of the client's transaction key aborted it. `TxnNotFound`, `OutcomeUnknown`: how it ended is no longer known.
         """
         return await self._impl.commit(writers=writers, note=note, timeout=timeout)
 
@@ -94,8 +97,8 @@ class Transaction:
         allows. Returns how the transaction has ended: ABORTED, or COMMITTED if a commit came first. Aborting again is
         ok; one that was left stays LEFT.
 
-        `ExpiredTransaction`: a newer holder of the client's transaction key
-        aborted it. `Timeout`: not known to be aborted yet, call it again to ask again.
+        Raises `ExpiredTransaction`: a newer holder of the client's transaction key aborted it. `Timeout`: not known to
+        be aborted yet, call it again to ask again. `TxnNotFound`, `OutcomeUnknown`: how it ended is no longer known.
         """
         try:
             await self._impl.abort(timeout=timeout)

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 
 from coordinator_v5 import queries
 from segments.layout import subscription_queries
 from segments.layout.directory import Directory
 from segments.layout.topology import Topology
 from txnctl.admin.admin_arguments import MAX_AGE_S, MAX_ROWS, number_of
+from txnctl.admin.admin_lags import LAG_FIELDS, segment_lag, subscription_lag, total_lag
 from txnctl.admin.admin_rows import (
     attached,
     held_readers,
@@ -31,12 +33,24 @@ from txnctl.admin.admin_rows import (
 from txnctl.admin.role_calls import RoleCalls
 from txnstore import keys
 from txnstore.access.paging import in_parts
-from txnstore.records import ABORTED, COMMITTED, OPEN, LayoutChange, LoadSample, SegmentEntry, decode
-from txnstore.store import MetadataStore
-from txnwire.errors import ConnectionLost, InvalidArgument, NameNotFound, Timeout, TopicNotFound, TxnError, TxnNotFound
+from txnstore.records import ABORTED, COMMITTED, OPEN, Header, LayoutChange, LoadSample, SegmentEntry, decode
+from txnstore.store import KeyValue, MetadataStore
+from txnwire.errors import (
+    ConnectionLost,
+    DataCorrupt,
+    InvalidArgument,
+    NameNotFound,
+    NotOwner,
+    Timeout,
+    TopicNotFound,
+    TxnError,
+    TxnNotFound,
+)
 from txnwire.ids import TxnId
 from txnwire.names import SegmentName, TopicName
 from txnwire.ports import Clock
+
+log = structlog.get_logger(__name__)
 
 Arguments = Mapping[str, Any]
 T = TypeVar("T")
@@ -50,7 +64,7 @@ ROWS_AT_ONCE = 200
 """Rows made in one turn: a segment's takes 50 us, more with many subscriptions."""
 HANGING_ROWS = 5_000
 """An answer has room for about three times as many."""
-SUBSCRIPTION_FIELDS = ("subscription", "type", "start", "consumers", "assignment_epoch")
+SUBSCRIPTION_FIELDS = ("subscription", "type", "start", "consumers", "assignment_epoch", *LAG_FIELDS)
 TRANSACTION_FIELDS = (
     *("txn", "state", "age_s", "timeout_in_s", "owner", "name", "transaction_key", "reason", "revision"),
 )
@@ -72,6 +86,8 @@ class Administration:
             "topics.stats": self._topic_stats,
             "subscriptions.list": self._list_subscriptions,
             "subscriptions.describe": self._describe_subscription,
+            "subscriptions.lag": self._subscription_lag,
+            "subscriptions.positions": self._subscription_positions,
             "transactions.list": self._list_transactions,
             "transactions.describe": self._describe_transaction,
             "transactions.outcomes": self._outcomes,
@@ -89,8 +105,9 @@ class Administration:
 
     async def _describe_topic(self, args: Arguments) -> dict[str, Any]:
         topology = await self._topic(args)
-        stats = await self._segment_stats(list(topology.paths.values()))
+        stats = await self._segment_stats(list(topology.paths.values()), rates=True)
         loads = await self._loads([topology.paths[entry.id] for entry in topology.active])
+        loads |= {path: one["recent"] for path, one in stats.items() if any(one.get("recent", {}).values())}
         in_order = sorted(topology.segments.values(), key=lambda entry: (entry.lo, entry.id))
         segments = []
         async for entry in a_few_at_a_time(in_order):
@@ -105,13 +122,16 @@ class Administration:
         }
 
     async def _loads(self, paths: list[str]) -> dict[str, dict[str, float]]:
-        """What came in over the last minute, as far as owners have reported."""
+        """What came in over the last minute, as far as owners have reported. One that cannot be read tells nothing."""
         _, found = await self._store.get_many([keys.load(path) for path in paths])
-        return {
-            path: load_row(decode(LoadSample, record.value, key=record.key))
-            for path, record in zip(paths, found, strict=True)
-            if record is not None
-        }
+        loads = {}
+        for path, record in zip(paths, found, strict=True):
+            try:
+                if record is not None:
+                    loads[path] = load_row(decode(LoadSample, record.value, key=record.key))
+            except DataCorrupt as error:
+                log.error("load_unreadable", error=str(error))
+        return loads
 
     def _change(self, topology: Topology, change: LayoutChange) -> dict[str, Any]:
         """A split or merge under way."""
@@ -151,9 +171,19 @@ class Administration:
         ]
         return {"topic": str(topology.topic), "segments": rows}
 
-    async def _segment_stats(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Each owner's statistics of its segment; `{"error": …}` if the owner does not answer. So many are asked at
-        once; a process that has answered nothing is not waited for again."""
+    async def _segment_stats(self, paths: Sequence[str], *, rates: bool = False) -> dict[str, dict[str, Any]]:
+        """Each owner's statistics of its segment; `{"error": …}` if the owner does not answer."""
+        answers = await self._ask_owners(paths, "segment.stats", **({"rates": True} if rates else {}))
+        return {path: told if "error" in told else told["segments"][path] for path, told in answers.items()}
+
+    async def _lags(self, topology: Topology, subscription: str | None = None) -> dict[str, dict[str, Any]]:
+        """What each owner answers to `subscription.lag`, of one subscription or of all."""
+        named = {} if subscription is None else {"subscription": subscription}
+        return await self._ask_owners(list(topology.paths.values()), "subscription.lag", **named)
+
+    async def _ask_owners(self, paths: Sequence[str], what: str, **args: Any) -> dict[str, dict[str, Any]]:
+        """Each owner's answer of its segment; `{"error": …}` if the owner does not answer. So many are asked at once; a
+        process that has answered nothing is not waited for again."""
         silent: dict[str, str] = {}
         heard: dict[str, None] = {}
 
@@ -163,20 +193,19 @@ class Administration:
             if address in silent and address not in heard:
                 return {"error": silent[address]}
             try:
-                answer = await self._calls.ask_owner(path, "segment.stats")
+                answer = await self._calls.ask_owner(path, what, **args)
             except TxnError as error:
                 told = f"{type(error).__name__}: {error}"
                 if isinstance(error, Timeout | ConnectionLost):
                     silent[address] = told
                 return {"error": told}
             heard[address] = None
-            found: dict[str, Any] = answer["segments"][path]
-            return found
+            return answer
 
-        stats: dict[str, dict[str, Any]] = {}
+        answers: dict[str, dict[str, Any]] = {}
         for part in in_parts(paths, ASKED_AT_ONCE):
-            stats.update(zip(part, await asyncio.gather(*map(one, part)), strict=True))
-        return stats
+            answers.update(zip(part, await asyncio.gather(*map(one, part)), strict=True))
+        return answers
 
     async def _pins(self, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The open transactions that hold readers back first, with their owners."""
@@ -189,7 +218,7 @@ class Administration:
                 "txn": str(txn_id),
                 "position": held_at,
                 "entries_behind": behind,
-                "owner": msgspec.json.decode(header.value).get("owner") if header is not None else None,
+                "owner": _owner_of(header),
             }
             for (txn_id, held_at, behind), header in zip(pins, headers, strict=True)
         ]
@@ -209,6 +238,7 @@ class Administration:
             stats = await self._segment_stats(list(topology.paths.values()))
             async for told in a_few_at_a_time(list(stats.values())):
                 attached(consumers, told)
+        lags, now_ms = await self._lags(topology) if found else {}, self._clock.wall_ms()
         rows = [
             {
                 "subscription": info.name,
@@ -216,6 +246,7 @@ class Administration:
                 "start": info.record.start["kind"],
                 "consumers": sorted(info.assignment.consumers if info.assignment else consumers.get(info.name, ())),
                 "assignment_epoch": info.assignment.epoch if info.assignment else 0,
+                **total_lag(segment_lag(told, info.name, now_ms) for told in lags.values()),
             }
             async for info in a_few_at_a_time(found)
         ]
@@ -230,14 +261,36 @@ class Administration:
         name = _text(args, "subscription")
         info = await subscription_queries.describe_subscription(self._store, topology.topic.path, name)
         stats = await self._segment_stats(list(topology.paths.values()))
+        lags, now_ms = await self._lags(topology, name), self._clock.wall_ms()
         rows, assigned = [], info.consumers_of_segments()
         async for path in a_few_at_a_time(list(topology.paths.values())):
             known: dict[str, Any] = next(
                 (one for one in stats[path].get("subscriptions", []) if one["name"] == name), {}
             )
             error = {"error": stats[path]["error"]} if "error" in stats[path] else {}
-            rows.append({"segment": path, "assigned_to": assigned.get(path), **subscription_row(known), **error})
-        return {"subscription": name, "type": info.record.type, "start": info.record.start, "segments": rows}
+            lag = segment_lag(lags[path], name, now_ms)
+            rows.append({"segment": path, "assigned_to": assigned.get(path), **subscription_row(known), **lag, **error})
+        head = {"subscription": name, "type": info.record.type, "start": info.record.start}
+        return {**head, **total_lag(rows), "segments": rows}
+
+    async def _subscription_lag(self, args: Arguments) -> dict[str, Any]:
+        topology = await self._topic(args)
+        name = _text(args, "subscription")
+        await subscription_queries.describe_subscription(self._store, topology.topic.path, name)
+        return subscription_lag(await self._lags(topology, name), name, self._clock.wall_ms())
+
+    async def _subscription_positions(self, args: Arguments) -> dict[str, Any]:
+        """▲ Fails unless every owner answers: a segment left out would be read again from the earliest."""
+        topology, name = await self._topic(args), _text(args, "subscription")
+        await subscription_queries.describe_subscription(self._store, topology.topic.path, name)
+        answers = await self._ask_owners(list(topology.paths.values()), "subscription.position", subscription=name)
+        silent = {path: answer["error"] for path, answer in answers.items() if "error" in answer}
+        if silent:
+            # One that was pruned meanwhile is missing when it is asked again.
+            path, error = next(iter(silent.items()))
+            raise NotOwner(f"{len(silent)} segments do not tell where {name} stands, segment://{path} first: {error}")
+        segments = {path: answer["position"] for path, answer in answers.items()}
+        return {"life": topology.life, "epoch": topology.epoch, "segments": segments}
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
@@ -381,6 +434,15 @@ async def a_few_at_a_time(items: Sequence[T]) -> AsyncIterator[T]:
         for item in part:
             yield item
         await asyncio.sleep(0)
+
+
+def _owner_of(header: KeyValue | None) -> str | None:
+    """None also for a header that cannot be read."""
+    try:
+        return None if header is None else decode(Header, header.value, key=header.key).owner
+    except DataCorrupt as error:
+        log.error("header_unreadable", error=str(error))
+        return None
 
 
 def _text(args: Arguments, name: str) -> str:

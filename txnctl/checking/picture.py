@@ -230,6 +230,7 @@ SINGLE: tuple[bytes, ...] = (
     keys.SEGMENT_IDS,
     keys.DATA_FOLDER,
     keys.CLOCK,
+    keys.TXN_NAME_COUNTS,
 )
 RECORDS_AT_ONCE = 5000
 PASSED_OVER: tuple[bytes, ...] = (keys.SENDER,)

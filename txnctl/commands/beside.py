@@ -23,7 +23,7 @@ async def settings_beside(config: Path | None, **flags: Any) -> ServerSettings:
     for folder in (settings.data_dir, settings.data_dir / "data", Path("data")):
         if (noted := read_served(folder)) is not None:
             print(f"etcd {noted['etcd']}, as the brokers of {folder} have it", file=sys.stderr)
-            return load(config, **{**noted, **named})
+            return load(config, **{**noted, "data_dir": folder, **named})
     url = os.environ.get("TXN_URL", DEFAULT_URL)
     try:
         async with asking(url) as server:

@@ -27,6 +27,8 @@ PIPE_COLUMNS = 10_000
 TITLES = {
     "age_s": "age s",
     "assignment_epoch": "epoch",
+    "lag_messages": "unacked messages",
+    "lag_seconds": "oldest",
     "clean_up_backlog": "to clean",
     "commit_p50_ms": "p50 ms",
     "commit_p99_ms": "p99 ms",

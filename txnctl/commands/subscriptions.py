@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes, start_of
 from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, show_done, show_json, show_rows
+from txnctl.commands.output import Format, Output, cell, counted, show_done, show_json, show_rows
 from txnctl.commands.piping import SubscriptionKind
 from txnctl.commands.running import run
 from txnctl.commands.typed import TIMES
@@ -16,21 +17,23 @@ from txnwire.errors import NotAllowed
 
 app = group("Subscriptions, their consumers and what they have not acked.")
 
+LAG = ("lag_messages", "lag_seconds")
+
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
 Name = Annotated[str, typer.Argument(help="the subscription's name")]
 
 
 @app.command(name="list")
 def list_subscriptions(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
-    """The topic's subscriptions."""
+    """The topic's subscriptions, and how far each is behind: messages not acked, and the age of the oldest of them."""
 
     async def work() -> None:
         async with asking(url) as cluster:
             answer = await cluster.ask("subscriptions.list", topic=topic)
-        columns = ["subscription", "type", "start", "consumers", "assignment_epoch"]
+        columns = ["subscription", "type", "start", "consumers", "assignment_epoch", *LAG]
         rows = answer["subscriptions"]
         if output is Format.TABLE:
-            rows = [row | {"consumers": [_name_of(one) for one in row["consumers"]]} for row in rows]
+            rows = [row | _lag_cells(row) | {"consumers": [_name_of(one) for one in row["consumers"]]} for row in rows]
         columns += ["error"] * any("error" in row for row in rows)
         show_rows(rows, columns, output, empty=f"{topic} has no subscriptions")
 
@@ -80,7 +83,8 @@ def describe(
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Per segment: the consumer, mark-delete position, backlog and pending acks; of a queue, where its entries are."""
+    """Per segment: the consumer, mark-delete position, messages not acked and the age of the oldest of them, backlog in
+    entries, and pending acks; of a queue, where its entries are."""
 
     async def work() -> None:
         async with asking(url) as cluster:
@@ -88,9 +92,10 @@ def describe(
         if output is Format.JSON:
             show_json(answer)
             return
-        print(f"{subscription} on {topic}: {answer['type']}, starts at {answer['start']['kind']}")
+        print(f"{subscription} on {topic}: {answer['type']}, starts at {answer['start']['kind']}, {_behind(answer)}")
         rows = [
             row
+            | _lag_cells(row)
             | {
                 "segment": row["segment"].rpartition("/")[2],
                 "assigned_to": _name_of(row["assigned_to"]),
@@ -98,8 +103,8 @@ def describe(
             }
             for row in answer["segments"]
         ]
-        shared = ["consumers", "mark_delete", "backlog", "unacked", "set_aside", "delayed"]
-        alone = ["assigned_to", "mark_delete", "backlog", "delivered"]
+        shared = ["consumers", "mark_delete", *LAG, "backlog", "unacked", "set_aside", "delayed"]
+        alone = ["assigned_to", "mark_delete", *LAG, "backlog", "delivered"]
         columns = ["segment", *(shared if answer["type"] == "queue" else alone), "pending_acks", "pending_in"]
         show_rows(rows, columns + ["error"] * any("error" in row for row in rows), output, empty="no segments")
 
@@ -150,3 +155,16 @@ def delete(
 def _name_of(consumer: str | None) -> str | None:
     """The given name in `name@incarnation`."""
     return None if consumer is None else consumer.partition("@")[0]
+
+
+def _lag_cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not known is no dash: that would read as none."""
+    return {name: "?" if row.get(name) is None else row[name] for name in LAG}
+
+
+def _behind(answer: Mapping[str, Any]) -> str:
+    messages, age_s = answer.get("lag_messages"), answer.get("lag_seconds")
+    if messages is None:
+        return "? messages not acked"
+    oldest = f", the oldest {'?' if age_s is None else cell(age_s)} s old" if messages else ""
+    return f"{counted(messages, 'message', 'messages')} not acked{oldest}"

@@ -8,7 +8,8 @@ from tenacity import (
     RetryCallState,
     retry_if_exception,
     stop_after_delay,
-    wait_exponential_jitter,
+    wait_exponential,
+    wait_random,
 )
 
 import txnclient
@@ -28,7 +29,7 @@ def asking_again(what: str) -> AsyncRetrying:
 
     return AsyncRetrying(
         retry=retry_if_exception(lambda error: isinstance(error, txnclient.TxnError) and error.retriable),
-        wait=wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.1),
+        wait=wait_exponential(multiplier=0.05, max=2.0) + wait_random(0.0, 0.1),
         stop=stop_after_delay(FOR_S),
         before_sleep=report,
         reraise=True,

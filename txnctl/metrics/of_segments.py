@@ -27,6 +27,21 @@ def _by_subscription(of: BrokerStatistics) -> Labelled:
     return list(found.items())
 
 
+def _lags(of: BrokerStatistics) -> dict[tuple[str, ...], tuple[float | None, float | None]]:
+    """Messages not acked by each subscription, over the segments served here, and the age of the oldest. None: not
+    known in one of them."""
+    found: dict[tuple[str, ...], tuple[float | None, float | None]] = {}
+    for segment in of.segments:
+        topic = segment.path.rpartition("/")[0]
+        for name, lag in segment.lags.items():
+            messages, age_s = found.get((topic, name), (0, 0))
+            found[topic, name] = (
+                None if messages is None or lag.messages is None else messages + lag.messages,
+                None if age_s is None or lag.age_s is None else max(age_s, lag.age_s),
+            )
+    return found
+
+
 def _kept(of: BrokerStatistics) -> KeepingStatistics:
     """Housekeeping since the start of the process, wherever its segments are now."""
     return reduce(KeepingStatistics.plus, [one.keeping for one in of.segments], of.measures.kept)
@@ -157,6 +172,32 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
         help=f"Entries not consumed, in segments served here, of the {SUBSCRIPTIONS_SHOWN} subscriptions with most.",
         labels=("topic", "subscription"),
         read=lambda of: largest(_by_subscription(of), SUBSCRIPTIONS_SHOWN),
+    ),
+    Metric(
+        name="txnstore_subscription_lag_messages",
+        kind=MetricKind.GAUGE,
+        help=f"Messages not acked, in segments served here, of the {SUBSCRIPTIONS_SHOWN} subscriptions with most; "
+        "counted every 15 s.",
+        labels=("topic", "subscription"),
+        read=lambda of: largest(
+            ((labels, messages) for labels, (messages, _) in _lags(of).items() if messages), SUBSCRIPTIONS_SHOWN
+        ),
+    ),
+    Metric(
+        name="txnstore_subscription_lag_seconds",
+        kind=MetricKind.GAUGE,
+        help=f"Age of the oldest message not acked, by its producer's clock, in segments served here, of the "
+        f"{SUBSCRIPTIONS_SHOWN} subscriptions with the oldest.",
+        labels=("topic", "subscription"),
+        read=lambda of: largest(
+            ((labels, age_s) for labels, (_, age_s) in _lags(of).items() if age_s), SUBSCRIPTIONS_SHOWN
+        ),
+    ),
+    Metric(
+        name="txnstore_subscription_lags_unknown",
+        kind=MetricKind.GAUGE,
+        help="Subscriptions whose lag in some segment served here is not known, because ledgers are being read for it.",
+        read=lambda of: sum(None in lag for lag in _lags(of).values()),
     ),
     Metric(
         name="txnstore_queue_entries",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator_v5.statistics import CoordinatorStatistics
@@ -23,12 +23,22 @@ class Census:
     quota_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class NamesOfNamespace:
+    """Transaction names as last counted, and how many are allowed; namespace "": those without a `/`."""
+
+    namespace: str
+    count: int
+    most: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweeperStatistics:
-    """`census` is None if this process is not elected, or has not counted yet."""
+    """`census` is None, and `names` empty, if this process is not elected, or has not counted yet."""
 
     elected: bool
     census: Census | None
+    names: Sequence[NamesOfNamespace] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,21 @@ SIZES: Final[dict[str, int]] = {
 }
 """Bytes of a unit, in lower case: `10G` and `10GB` have 1000³ each, `10Gi` and `10GiB` 1024³."""
 
-DURATIONS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+DURATIONS_MS: Final = {
+    unit: ms
+    for ms, units in {
+        1: "ms millisecond milliseconds",
+        1000: "s sec secs second seconds",
+        60_000: "m min mins minute minutes",
+        3_600_000: "h hour hours",
+        86_400_000: "d day days",
+        604_800_000: "w week weeks",
+    }.items()
+    for unit in units.split()
+}
 
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\Z")
-_DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhdw]))+\Z")
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 
 
 def size_of(text: str) -> int:
@@ -67,6 +77,8 @@ def _plain(text: str) -> float | None:
 
 
 def _milliseconds(text: str) -> float:
-    if _DURATION.match(text.strip()) is None:
-        raise InvalidArgument(f"{text!r} is no duration: expected a number, or as 500ms, 90s, 1h30m, 7d")
-    return sum(float(number) * DURATIONS_MS[unit] for number, unit in _PART.findall(text))
+    parts = _PART.findall(text)
+    units = [DURATIONS_MS.get(unit if unit in DURATIONS_MS else unit.lower() * (len(unit) > 1)) for _, unit in parts]
+    if not parts or _PART.sub("", text.strip()) or None in units:
+        raise InvalidArgument(f"{text!r} is no duration: expected a number, or as 500ms, 90s, 1h30m, 7d, 7 days")
+    return sum(float(number) * (unit or 0) for (number, _), unit in zip(parts, units, strict=True))

@@ -17,7 +17,7 @@ import structlog
 
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.service import CoordinatorService
-from coordinator_v5.settings import CoordinatorSettings
+from coordinator_v5.settings import CoordinatorSettings, NameSettings
 from segments.broker.broker import Broker, BrokerSettings
 from segments.broker.broker_service import BrokerService
 from segments.broker.broker_statistics import BrokerStatistics
@@ -30,10 +30,12 @@ from segments.ledger.ledger import LedgerStore
 from txnctl.admin.admin import Administration
 from txnctl.admin.admin_cluster import ClusterAnswers, coordinator_row
 from txnctl.admin.admin_keys import KeyAnswers
+from txnctl.admin.admin_names import NameAnswers
 from txnctl.admin.admin_requests import AdminRequests
 from txnctl.admin.role_calls import RoleCalls
 from txnctl.metrics.statistics import ServerStatistics, StoreStatistics
 from txnctl.process.founding import found_cluster
+from txnctl.process.name_settings import name_settings
 from txnctl.process.settings import ServerSettings
 from txnctl.process.sweeper import Maintainer, SweeperSettings
 from txnstore.access.store_client import StoreClient
@@ -187,6 +189,7 @@ class Server:
             max_timeout_s=self._settings.max_transaction_timeout_s,
             client_grace_s=self._settings.client_grace_s,
             max_open=self._settings.max_open_transactions,
+            names=name_settings(self._settings.names_keep, self._settings.names_max),
         )
         self.coordinator = Coordinator(
             self._store,
@@ -197,19 +200,20 @@ class Server:
             address=self.advertised,
             cluster_clock=self.cluster_clock,
         )
-        self._start_sweeper()
+        self._start_sweeper(settings.names)
         await self.coordinator.start()
         self._closing.push_async_callback(self.coordinator.close)
         self._services.append(CoordinatorService(self.coordinator))
         self._admin_requests.add({"coordinator.stats": self._coordinator_stats, "coordinator.keys": self._keys_held})
 
-    def _start_sweeper(self) -> None:
+    def _start_sweeper(self, names: NameSettings) -> None:
         """▲ Before anything that needs a lease: a full etcd grants none until a sweeper has made room in it."""
         self.sweeper = sweeper = Maintainer(
             self._store,
             self._clock,
             self._random,
             self._sweeper_settings,
+            names=names,
             id=self._settings.id,
             address=self.advertised,
             lease_ttl_s=self._settings.lease_ttl_s,
@@ -267,6 +271,7 @@ class Server:
         self._admin_requests.add(Administration(self._store, self.directory, calls, self.cluster_clock).answers)
         self._admin_requests.add(ClusterAnswers(self._store, self.directory, calls).answers)
         self._admin_requests.add(KeyAnswers(self._store, self.cluster_clock, self.directory, calls).answers)
+        self._admin_requests.add(NameAnswers(self._store, self.cluster_clock).answers)
 
     async def _serve(self, connection: Connection) -> None:
         await self._ready.wait()  # bound early, because the roles need their address; closing the listener ends this

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from txnctl.process.amounts import seconds_of, size_of
+from txnctl.process.name_settings import bounds, keeps
 from txnstore.etcd.settings import DEFAULT_QUOTA_BYTES, EtcdSettings
 from txnwire.errors import InvalidArgument
 from txnwire.names import validate_name
@@ -78,6 +79,8 @@ class ServerSettings(BaseSettings):
     autoscale: bool = True
     max_connections: int = Field(default=10_000, ge=1)
     max_open_transactions: int = Field(default=16_384, ge=1)
+    names_keep: str = "7d"
+    names_max: str = "2000000"
     log_level: str = "info"
 
     @field_validator(*BYTES, mode="before")
@@ -109,6 +112,18 @@ class ServerSettings(BaseSettings):
         if value is not None and not (info.field_name == "admin_listen" and value == NO_ADMIN):
             host_and_port(value, part=str(info.field_name))
         return value
+
+    @field_validator("names_keep")
+    @classmethod
+    def _keeps(cls, value: str) -> str:
+        keeps(value)
+        return value
+
+    @field_validator("names_max", mode="before")
+    @classmethod
+    def _bounds(cls, value: Any) -> Any:
+        bounds(str(value))
+        return str(value)
 
     @field_validator("log_level")
     @classmethod

@@ -28,7 +28,7 @@ from txnwire.errors import OutcomeUnknown
 from txnwire.ids import TxnId
 
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
-"""How long an outcome is kept by default."""
+"""How long an outcome is kept whose record does not say: a begin of an earlier version wrote it."""
 
 
 class NameState(NamedTuple):
@@ -73,8 +73,8 @@ def _collected(named: TxnName) -> RecordedDecision | None:
 
 
 class Keep(NamedTuple):
-    """How long the outcome of a name is kept after its collection. `ms` 0: `KEEP_MS`. `newest`: for ever while it is
-    the newest commit of its prefix, up to the last `/`."""
+    """How long the outcome of a name is kept after its collection. `ms` 0: as its namespace is set (in a record:
+    `KEEP_MS`). `newest`: for ever while it is the newest commit of its prefix, up to the last `/`."""
 
     ms: int = 0
     newest: bool = False
@@ -141,8 +141,11 @@ class NameRetention:
         """The record that may be deleted now that this one is known too. Raises `DataCorrupt`."""
         named = records.decode(TxnName, record.value, key=record.key)
         over = named.outcome is not None and named.collected_ms + (named.keep_ms or KEEP_MS) <= self._now_ms
+        return self._saw(record, named, named.outcome, over=over)
+
+    def _saw(self, record: KeyValue, named: TxnName, outcome: str | None, *, over: bool) -> Expired | None:
         expired = Expired(record.key, record.mod_revision) if over else None
-        if named.outcome != COMMITTED or not named.keep_newest:
+        if outcome != COMMITTED or not named.keep_newest:
             return expired
         while self._newest and not record.key.startswith(self._newest[-1].prefix):
             self._newest.pop()
@@ -154,6 +157,26 @@ class NameRetention:
         other = self._newest[-1]
         self._newest[-1] = max(one, other, key=lambda each: each.order)
         return min(one, other, key=lambda each: each.order).expired
+
+
+class NameDeletion(NameRetention):
+    """Decides which name records may be deleted because somebody asked: those of all decided transactions, whatever
+    time is left. The newest commit of a prefix stays here, too, if it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def saw_ended(self, record: KeyValue, outcome: str) -> Expired | None:
+        """▲ `outcome`, of the record or of the header that it names, is never OPEN. Who begins a deleted name anew does
+        its work again. While the old transaction is open, its commit would count as well."""
+        named = records.decode(TxnName, record.value, key=record.key)
+        return self._saw(record, named, outcome, over=True)
+
+
+def plan_delete_name(expired: Expired) -> Commit:
+    """Forget a name of which it is known that its transaction is decided. ▲ Unchanged since then: a name that has been
+    begun again names another transaction, which may be open."""
+    return Commit(compares=(unchanged_since(expired.key, expired.mod_revision),), deletes=(Delete(expired.key),))
 
 
 def plan_expire_name(expired: Expired, guard: Compare) -> Commit:

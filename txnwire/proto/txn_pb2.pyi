@@ -37,6 +37,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_OUTCOME_UNKNOWN: _ClassVar[ErrorCode]
     ERROR_CODE_DATA_CORRUPT: _ClassVar[ErrorCode]
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
+    ERROR_CODE_TOO_MANY_NAMES: _ClassVar[ErrorCode]
 
 class TxnState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -100,6 +101,7 @@ ERROR_CODE_TIMEOUT: ErrorCode
 ERROR_CODE_OUTCOME_UNKNOWN: ErrorCode
 ERROR_CODE_DATA_CORRUPT: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
+ERROR_CODE_TOO_MANY_NAMES: ErrorCode
 TXN_STATE_UNSPECIFIED: TxnState
 TXN_STATE_OPEN: TxnState
 TXN_STATE_COMMITTED: TxnState
@@ -135,7 +137,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "layout_changed", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "update_topic", "split_segment", "merge_segments", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok", "seal_segment", "seal_segment_ok", "scan_entries", "scan_entries_ok", "register_producer", "register_producer_ok")
+    __slots__ = ("request_id", "error", "ok", "hello", "hello_ok", "ping", "new_txn", "new_txn_ok", "add_partition_to_txn", "add_subscription_to_txn", "end_txn", "end_txn_ok", "announce_session", "tc_client_connect", "tc_client_connect_ok", "watch_cluster", "cluster", "watch_layout", "layout", "create_topic", "list_topics", "names", "admin_request", "admin_reply", "layout_changed", "join_subscription", "assignment", "leave_subscription", "delete_topic", "delete_subscription", "take_snapshot", "take_snapshot_ok", "update_topic", "split_segment", "merge_segments", "open_producer", "open_producer_ok", "send", "send_ok", "close_producer", "producer_closed", "take_name", "take_name_ok", "subscribe", "subscribe_ok", "flow", "deliver", "ack", "rewind", "close_consumer", "consumer_closed", "end_of_segment", "segment_positions", "segment_positions_ok", "nack", "seek", "segment_cut", "segment_cut_ok", "seal_segment", "seal_segment_ok", "scan_entries", "scan_entries_ok", "register_producer", "register_producer_ok")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +179,8 @@ class Command(_message.Message):
     SEND_OK_FIELD_NUMBER: _ClassVar[int]
     CLOSE_PRODUCER_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    TAKE_NAME_FIELD_NUMBER: _ClassVar[int]
+    TAKE_NAME_OK_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_OK_FIELD_NUMBER: _ClassVar[int]
     FLOW_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +243,8 @@ class Command(_message.Message):
     send_ok: SendOk
     close_producer: CloseProducer
     producer_closed: ProducerClosed
+    take_name: TakeName
+    take_name_ok: TakeNameOk
     subscribe: Subscribe
     subscribe_ok: SubscribeOk
     flow: Flow
@@ -260,7 +266,7 @@ class Command(_message.Message):
     scan_entries_ok: ScanEntriesOk
     register_producer: RegisterProducer
     register_producer_ok: RegisterProducerOk
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., layout_changed: _Optional[_Union[LayoutChanged, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., update_topic: _Optional[_Union[UpdateTopic, _Mapping]] = ..., split_segment: _Optional[_Union[SplitSegment, _Mapping]] = ..., merge_segments: _Optional[_Union[MergeSegments, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ..., seal_segment: _Optional[_Union[SealSegment, _Mapping]] = ..., seal_segment_ok: _Optional[_Union[SealSegmentOk, _Mapping]] = ..., scan_entries: _Optional[_Union[ScanEntries, _Mapping]] = ..., scan_entries_ok: _Optional[_Union[ScanEntriesOk, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducer, _Mapping]] = ..., register_producer_ok: _Optional[_Union[RegisterProducerOk, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ok: _Optional[_Union[Ok, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_ok: _Optional[_Union[HelloOk, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., new_txn: _Optional[_Union[NewTxn, _Mapping]] = ..., new_txn_ok: _Optional[_Union[NewTxnOk, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[AddPartitionToTxn, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[AddSubscriptionToTxn, _Mapping]] = ..., end_txn: _Optional[_Union[EndTxn, _Mapping]] = ..., end_txn_ok: _Optional[_Union[EndTxnOk, _Mapping]] = ..., announce_session: _Optional[_Union[AnnounceSession, _Mapping]] = ..., tc_client_connect: _Optional[_Union[TcClientConnect, _Mapping]] = ..., tc_client_connect_ok: _Optional[_Union[TcClientConnectOk, _Mapping]] = ..., watch_cluster: _Optional[_Union[WatchCluster, _Mapping]] = ..., cluster: _Optional[_Union[Cluster, _Mapping]] = ..., watch_layout: _Optional[_Union[WatchLayout, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., list_topics: _Optional[_Union[ListTopics, _Mapping]] = ..., names: _Optional[_Union[Names, _Mapping]] = ..., admin_request: _Optional[_Union[AdminRequest, _Mapping]] = ..., admin_reply: _Optional[_Union[AdminReply, _Mapping]] = ..., layout_changed: _Optional[_Union[LayoutChanged, _Mapping]] = ..., join_subscription: _Optional[_Union[JoinSubscription, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., leave_subscription: _Optional[_Union[LeaveSubscription, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., delete_subscription: _Optional[_Union[DeleteSubscription, _Mapping]] = ..., take_snapshot: _Optional[_Union[TakeSnapshot, _Mapping]] = ..., take_snapshot_ok: _Optional[_Union[TakeSnapshotOk, _Mapping]] = ..., update_topic: _Optional[_Union[UpdateTopic, _Mapping]] = ..., split_segment: _Optional[_Union[SplitSegment, _Mapping]] = ..., merge_segments: _Optional[_Union[MergeSegments, _Mapping]] = ..., open_producer: _Optional[_Union[OpenProducer, _Mapping]] = ..., open_producer_ok: _Optional[_Union[OpenProducerOk, _Mapping]] = ..., send: _Optional[_Union[Send, _Mapping]] = ..., send_ok: _Optional[_Union[SendOk, _Mapping]] = ..., close_producer: _Optional[_Union[CloseProducer, _Mapping]] = ..., producer_closed: _Optional[_Union[ProducerClosed, _Mapping]] = ..., take_name: _Optional[_Union[TakeName, _Mapping]] = ..., take_name_ok: _Optional[_Union[TakeNameOk, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_ok: _Optional[_Union[SubscribeOk, _Mapping]] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., rewind: _Optional[_Union[Rewind, _Mapping]] = ..., close_consumer: _Optional[_Union[CloseConsumer, _Mapping]] = ..., consumer_closed: _Optional[_Union[ConsumerClosed, _Mapping]] = ..., end_of_segment: _Optional[_Union[EndOfSegment, _Mapping]] = ..., segment_positions: _Optional[_Union[SegmentPositions, _Mapping]] = ..., segment_positions_ok: _Optional[_Union[SegmentPositionsOk, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., seek: _Optional[_Union[Seek, _Mapping]] = ..., segment_cut: _Optional[_Union[SegmentCut, _Mapping]] = ..., segment_cut_ok: _Optional[_Union[SegmentCutOk, _Mapping]] = ..., seal_segment: _Optional[_Union[SealSegment, _Mapping]] = ..., seal_segment_ok: _Optional[_Union[SealSegmentOk, _Mapping]] = ..., scan_entries: _Optional[_Union[ScanEntries, _Mapping]] = ..., scan_entries_ok: _Optional[_Union[ScanEntriesOk, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducer, _Mapping]] = ..., register_producer_ok: _Optional[_Union[RegisterProducerOk, _Mapping]] = ...) -> None: ...
 
 class Ok(_message.Message):
     __slots__ = ()
@@ -295,7 +301,7 @@ class Ping(_message.Message):
     def __init__(self) -> None: ...
 
 class NewTxn(_message.Message):
-    __slots__ = ("tc_id", "timeout_ms", "name", "attempt", "transaction_key", "key_epoch", "key_begin", "keep_ms", "keep_newest")
+    __slots__ = ("tc_id", "timeout_ms", "name", "attempt", "transaction_key", "key_epoch", "key_begin", "keep_ms", "keep_newest", "known_only")
     TC_ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +311,7 @@ class NewTxn(_message.Message):
     KEY_BEGIN_FIELD_NUMBER: _ClassVar[int]
     KEEP_MS_FIELD_NUMBER: _ClassVar[int]
     KEEP_NEWEST_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_ONLY_FIELD_NUMBER: _ClassVar[int]
     tc_id: int
     timeout_ms: int
     name: str
@@ -314,7 +321,8 @@ class NewTxn(_message.Message):
     key_begin: int
     keep_ms: int
     keep_newest: bool
-    def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ..., transaction_key: _Optional[str] = ..., key_epoch: _Optional[int] = ..., key_begin: _Optional[int] = ..., keep_ms: _Optional[int] = ..., keep_newest: _Optional[bool] = ...) -> None: ...
+    known_only: bool
+    def __init__(self, tc_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., name: _Optional[str] = ..., attempt: _Optional[bytes] = ..., transaction_key: _Optional[str] = ..., key_epoch: _Optional[int] = ..., key_begin: _Optional[int] = ..., keep_ms: _Optional[int] = ..., keep_newest: _Optional[bool] = ..., known_only: _Optional[bool] = ...) -> None: ...
 
 class NewTxnOk(_message.Message):
     __slots__ = ("txnid_most_bits", "txnid_least_bits", "state", "deadline_ms", "joined", "revision", "writers", "note")
@@ -609,7 +617,7 @@ class TakeSnapshotOk(_message.Message):
     def __init__(self, snapshot_json: _Optional[str] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("earliest", "latest", "timestamp_ms", "segment", "ledger_id", "entry_id", "index", "after")
+    __slots__ = ("earliest", "latest", "timestamp_ms", "segment", "ledger_id", "entry_id", "index", "after", "starts")
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
@@ -618,6 +626,7 @@ class Start(_message.Message):
     ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
     earliest: bool
     latest: bool
     timestamp_ms: int
@@ -626,7 +635,20 @@ class Start(_message.Message):
     entry_id: int
     index: int
     after: bool
-    def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ..., after: _Optional[bool] = ...) -> None: ...
+    starts: _containers.RepeatedCompositeFieldContainer[SegmentStart]
+    def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ..., after: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[SegmentStart, _Mapping]]] = ...) -> None: ...
+
+class SegmentStart(_message.Message):
+    __slots__ = ("segment", "ledger_id", "entry_id", "index")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    ledger_id: int
+    entry_id: int
+    index: int
+    def __init__(self, segment: _Optional[str] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class JoinSubscription(_message.Message):
     __slots__ = ("topic", "subscription", "type", "start", "consumer", "incarnation", "again", "life", "isolation")
@@ -681,26 +703,56 @@ class LeaveSubscription(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class OpenProducer(_message.Message):
-    __slots__ = ("producer_id", "segment", "name", "incarnation")
+    __slots__ = ("producer_id", "segment", "name", "incarnation", "name_epoch")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NAME_EPOCH_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     segment: str
     name: str
     incarnation: int
-    def __init__(self, producer_id: _Optional[int] = ..., segment: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    name_epoch: int
+    def __init__(self, producer_id: _Optional[int] = ..., segment: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ..., name_epoch: _Optional[int] = ...) -> None: ...
 
 class OpenProducerOk(_message.Message):
-    __slots__ = ("last_sequence_id", "ownership_epoch", "sealed")
+    __slots__ = ("last_sequence_id", "ownership_epoch", "sealed", "numbered")
     LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
+    NUMBERED_FIELD_NUMBER: _ClassVar[int]
     last_sequence_id: int
     ownership_epoch: int
     sealed: bool
-    def __init__(self, last_sequence_id: _Optional[int] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
+    numbered: bool
+    def __init__(self, last_sequence_id: _Optional[int] = ..., ownership_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., numbered: _Optional[bool] = ...) -> None: ...
+
+class TakeName(_message.Message):
+    __slots__ = ("segment", "name", "incarnation", "name_epoch")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NAME_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    segment: str
+    name: str
+    incarnation: int
+    name_epoch: int
+    def __init__(self, segment: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ..., name_epoch: _Optional[int] = ...) -> None: ...
+
+class TakeNameOk(_message.Message):
+    __slots__ = ("taken", "name_epoch", "sealed", "all_below", "id_steps")
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    NAME_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    ALL_BELOW_FIELD_NUMBER: _ClassVar[int]
+    ID_STEPS_FIELD_NUMBER: _ClassVar[int]
+    taken: bool
+    name_epoch: int
+    sealed: bool
+    all_below: int
+    id_steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, taken: _Optional[bool] = ..., name_epoch: _Optional[int] = ..., sealed: _Optional[bool] = ..., all_below: _Optional[int] = ..., id_steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Send(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "count", "previous_sequence_id", "txnid_most_bits", "txnid_least_bits", "writer", "entry")
@@ -767,7 +819,7 @@ class ProducerClosed(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., last_sequence_id: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib", "after_abort", "tells_passed")
+    __slots__ = ("consumer_id", "segment", "subscription", "type", "start", "isolation", "consumer", "incarnation", "assignment_epoch", "min_revision", "end", "store", "trimmed", "permits_are_kib", "after_abort", "tells_passed", "shares")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -784,6 +836,7 @@ class Subscribe(_message.Message):
     PERMITS_ARE_KIB_FIELD_NUMBER: _ClassVar[int]
     AFTER_ABORT_FIELD_NUMBER: _ClassVar[int]
     TELLS_PASSED_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     segment: str
     subscription: str
@@ -800,7 +853,8 @@ class Subscribe(_message.Message):
     permits_are_kib: bool
     after_abort: bool
     tells_passed: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ..., after_abort: _Optional[bool] = ..., tells_passed: _Optional[bool] = ...) -> None: ...
+    shares: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., segment: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., consumer: _Optional[str] = ..., incarnation: _Optional[int] = ..., assignment_epoch: _Optional[int] = ..., min_revision: _Optional[int] = ..., end: _Optional[_Union[Position, _Mapping]] = ..., store: _Optional[str] = ..., trimmed: _Optional[_Union[TrimmedData, str]] = ..., permits_are_kib: _Optional[bool] = ..., after_abort: _Optional[bool] = ..., tells_passed: _Optional[bool] = ..., shares: _Optional[bool] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("ledger_id", "entry_id")
@@ -819,14 +873,18 @@ class SubscribeOk(_message.Message):
     def __init__(self, ownership_epoch: _Optional[int] = ..., seeks: _Optional[int] = ...) -> None: ...
 
 class Flow(_message.Message):
-    __slots__ = ("consumer_id", "permits", "min_revision")
+    __slots__ = ("consumer_id", "permits", "min_revision", "sharing", "revoke")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     PERMITS_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    SHARING_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     permits: int
     min_revision: int
-    def __init__(self, consumer_id: _Optional[int] = ..., permits: _Optional[int] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    sharing: int
+    revoke: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., permits: _Optional[int] = ..., min_revision: _Optional[int] = ..., sharing: _Optional[int] = ..., revoke: _Optional[bool] = ...) -> None: ...
 
 class DeliveredEntry(_message.Message):
     __slots__ = ("ledger_id", "entry_id", "entry", "skip", "redelivery_count")
@@ -843,16 +901,18 @@ class DeliveredEntry(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., entry: _Optional[bytes] = ..., skip: _Optional[bytes] = ..., redelivery_count: _Optional[int] = ...) -> None: ...
 
 class Deliver(_message.Message):
-    __slots__ = ("consumer_id", "entries", "revision", "passed")
+    __slots__ = ("consumer_id", "entries", "revision", "passed", "sharing")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     PASSED_FIELD_NUMBER: _ClassVar[int]
+    SHARING_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     entries: _containers.RepeatedCompositeFieldContainer[DeliveredEntry]
     revision: int
     passed: Position
-    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ..., revision: _Optional[int] = ..., passed: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    sharing: int
+    def __init__(self, consumer_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DeliveredEntry, _Mapping]]] = ..., revision: _Optional[int] = ..., passed: _Optional[_Union[Position, _Mapping]] = ..., sharing: _Optional[int] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("consumer_id", "cumulative", "positions", "txnid_most_bits", "txnid_least_bits", "writer")
@@ -911,14 +971,16 @@ class EndOfSegment(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
 class Nack(_message.Message):
-    __slots__ = ("consumer_id", "positions", "delay_ms")
+    __slots__ = ("consumer_id", "positions", "delay_ms", "unbegun")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    UNBEGUN_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     positions: _containers.RepeatedCompositeFieldContainer[AckPosition]
     delay_ms: int
-    def __init__(self, consumer_id: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[AckPosition, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+    unbegun: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[AckPosition, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., unbegun: _Optional[bool] = ...) -> None: ...
 
 class Seek(_message.Message):
     __slots__ = ("segment", "subscription", "start")
@@ -1117,7 +1179,7 @@ class PieceHead(_message.Message):
     def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., chunk_id: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_count: _Optional[int] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
-    __slots__ = ("producer", "incarnation", "sequence_id", "count", "txnid_most_bits", "txnid_least_bits", "writer", "publish_time_ms", "compression", "hash_lo", "hash_hi", "block_bytes", "chunk_count", "chunk_index", "chunk_total", "chunk_id")
+    __slots__ = ("producer", "incarnation", "sequence_id", "count", "txnid_most_bits", "txnid_least_bits", "writer", "publish_time_ms", "compression", "hash_lo", "hash_hi", "block_bytes", "chunk_count", "chunk_index", "chunk_total", "chunk_id", "name_epoch", "all_below", "id_steps")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1134,6 +1196,9 @@ class EntryMetadata(_message.Message):
     CHUNK_INDEX_FIELD_NUMBER: _ClassVar[int]
     CHUNK_TOTAL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ALL_BELOW_FIELD_NUMBER: _ClassVar[int]
+    ID_STEPS_FIELD_NUMBER: _ClassVar[int]
     producer: str
     incarnation: int
     sequence_id: int
@@ -1150,4 +1215,7 @@ class EntryMetadata(_message.Message):
     chunk_index: int
     chunk_total: int
     chunk_id: int
-    def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence_id: _Optional[int] = ..., count: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., hash_lo: _Optional[int] = ..., hash_hi: _Optional[int] = ..., block_bytes: _Optional[int] = ..., chunk_count: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_total: _Optional[int] = ..., chunk_id: _Optional[int] = ...) -> None: ...
+    name_epoch: int
+    all_below: int
+    id_steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence_id: _Optional[int] = ..., count: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., hash_lo: _Optional[int] = ..., hash_hi: _Optional[int] = ..., block_bytes: _Optional[int] = ..., chunk_count: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_total: _Optional[int] = ..., chunk_id: _Optional[int] = ..., name_epoch: _Optional[int] = ..., all_below: _Optional[int] = ..., id_steps: _Optional[_Iterable[int]] = ...) -> None: ...
