@@ -151,7 +151,7 @@ class Recorder:
         return History(operations=[draft.operation() for draft in self.drafts], drained=drained)
 
 
-class Positions:
+class PolledPositions:
     """Separates one consumer's deliveries under different assignments and rewinds: order counts only within one
     (`Poll.assignment`), and none is older than when its predecessor was last seen. A reader (`subscription` None) has
     one, over all segments and their owners: it goes on where it is, parents first."""

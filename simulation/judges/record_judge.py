@@ -223,15 +223,21 @@ class RecordJudge:
 
     def _forgotten(self, name: str, before: TxnName) -> Iterable[str]:
         """Wall clocks, which are stepped here, decide how long a name is kept; what it keeps for ever is judged."""
-        if before.outcome is None:
-            yield f"the name {name!r} is forgotten, and {before.txn_id} is not collected"
-        if before.outcome == COMMITTED and before.keep_newest:
+        outcome = self._outcome(before)
+        if outcome == OPEN:
+            yield f"the name {name!r} is forgotten, and {before.txn_id} is not decided"
+        if outcome == COMMITTED and before.keep_newest:
             made, prefix = self._now.names_made, name.rpartition("/")[0]
             newer = (
                 other
                 for other, named in self._now.names.items()
-                if named.outcome == COMMITTED and named.keep_newest and other.rpartition("/")[0] == prefix
+                if named.keep_newest and other.rpartition("/")[0] == prefix and self._outcome(named) == COMMITTED
                 if (made[other], other) > (made[name], name)
             )
             if next(newer, None) is None:
                 yield f"the name {name!r} is forgotten, the newest commit of its prefix"
+
+    def _outcome(self, named: TxnName) -> str:
+        """OPEN also where its record says nothing and its header is gone: neither may happen to a name."""
+        header = self._now.headers.get(keys.txn(TxnId.parse(named.txn_id)))
+        return named.outcome or (OPEN if header is None else header.header.state)

@@ -448,6 +448,28 @@ MUTANTS = (
         why_tests="a name is begun again a month after an abort, not within a run",
     ),
     Mutant(
+        name="name-of-an-open-one-deleted",
+        rule="a name is deleted only if its transaction is decided: else two transactions of one name could commit",
+        section="§10",
+        file="coordinator_v5/kept_names.py",
+        old="                if one.state is None or one.state == OPEN:\n                    done",
+        new="                if one.state is None:\n                    done",
+        tests=("tests/coordinator_v5/test_kept_names.py::test_an_open_name_is_not_deleted",),
+        why_tests="an operator deletes names now and then, and few of them are open just then",
+    ),
+    Mutant(
+        name="name-deleted-that-is-begun-again",
+        rule="a name is deleted only unchanged: begun again meanwhile, it names another transaction",
+        section="§10",
+        file="txnstore/writes/name_transitions.py",
+        old="compares=(unchanged_since(expired.key, expired.mod_revision),), deletes",
+        new="compares=(), deletes",
+        tests=(
+            "tests/txnstore/writes/test_name_transitions.py::test_a_name_that_was_begun_again_meanwhile_is_not_deleted",
+        ),
+        why_tests="the name has to be begun between two reads of an operator's deletion",
+    ),
+    Mutant(
         name="leftovers-by-the-page",
         rule="a segment's leftovers go once all of its ops were read: losers beyond them would become visible",
         section="§5",

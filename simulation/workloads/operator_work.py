@@ -1,13 +1,16 @@
-"""An operator deletes the transaction key that two holders take turns with, whichever has it just then (DESIGN §9).
+"""An operator deletes the transaction key that two holders take turns with, whichever has it just then (DESIGN §9), and
+names of transactions that end just then (§10).
 
-`simulation.judges.key_judge` judges the key's record revision by revision, the history checker judges the holders."""
+`simulation.judges.key_judge` judges the key's record revision by revision, `record_judge` the names', the history
+checker judges the holders."""
 
 from __future__ import annotations
 
 import asyncio
 
-from coordinator_v5 import transaction_keys
+from coordinator_v5 import kept_names, transaction_keys
 from simulation.clients.plan import Plan
+from simulation.workloads.shared_work import BRIEF
 from simulation.world.world import Ports
 from txnstore import keys
 from txnstore.writes.key_transitions import read_key
@@ -26,6 +29,7 @@ class OperatorLife:
             await asyncio.sleep(self._ports.random.expovariate(1 / PACE_S))
             try:
                 await self._delete_keys()
+                await kept_names.delete_names(self._ports.store, f"{BRIEF}/")
             except OutcomeUnknown:
                 pass  # it is repeated as long as this process lives
             except TxnError as error:

@@ -16,7 +16,7 @@ import msgspec
 
 import txnclient
 from simulation.clients.careless import Careless
-from simulation.clients.recorder import Draft, Positions, Recorder
+from simulation.clients.recorder import Draft, PolledPositions, Recorder
 from simulation.judges.history import Poll
 from txnclient.consuming.message import Message
 from txnclient.reading.snapshot import Snapshot, Span
@@ -104,7 +104,7 @@ class SnapshotWork:
     def _polled(self, draft: Draft, name: str, messages: list[Message]) -> None:
         """All `messages` were read together."""
         draft.polled([Poll(reads={key: [] for key in self._keys}, at=self._recorder.now(), snapshot=name)])
-        polls = Positions(self._recorder.now, None).polls(messages)
+        polls = PolledPositions(self._recorder.now, None).polls(messages)
         draft.polled([msgspec.structs.replace(poll, snapshot=name) for poll in polls])
         self._recorder.end(draft, "ok")
 

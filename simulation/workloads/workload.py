@@ -13,7 +13,7 @@ from simulation.clients.careless import GivenUp
 from simulation.clients.draining import CALL_TIMEOUT_S, DRAIN_SILENCE_S
 from simulation.clients.life import WorkloadLife, beside
 from simulation.clients.plan import SUBSCRIPTION, TOPICS, ClientPorts, Plan
-from simulation.clients.recorder import Draft, Positions, key_of
+from simulation.clients.recorder import Draft, PolledPositions, key_of
 from simulation.judges.history import Ack
 from simulation.workloads.careless_work import CarelessNames, CarelessWork
 from simulation.workloads.shared_work import SharedWork, ask_shared
@@ -49,7 +49,7 @@ class ClientLife(WorkloadLife):
     def __init__(self, ports: ClientPorts, plan: Plan, *, subscription: str = SUBSCRIPTION) -> None:
         super().__init__(ports, plan)
         self._subscription = subscription
-        self._positions = Positions(self._now, subscription)
+        self._positions = PolledPositions(self._now, subscription)
         self._failures = 0
         self._shared = SharedWork(plan.shared, self._name, self._random, self._now, plan.met, self._careless)
         self._thoughtless = CarelessWork(
@@ -80,7 +80,7 @@ class ClientLife(WorkloadLife):
         """A READ_COMMITTED reader from the beginning: what it sees is in order, whole and committed."""
         process = f"{self._name}/reader"
         while self._plan.active:
-            positions = Positions(self._now, None)
+            positions = PolledPositions(self._now, None)
             try:
                 async with self._careless.within(client.reader(list(TOPICS), start="earliest")) as reader:
                     await self._follow_one(process, reader, positions, until=self._now() + self._random.uniform(5, 60))
@@ -89,7 +89,7 @@ class ClientLife(WorkloadLife):
                 await asyncio.sleep(0.5)
             process += "'"
 
-    async def _follow_one(self, process: str, reader: Reader, positions: Positions, *, until: float) -> None:
+    async def _follow_one(self, process: str, reader: Reader, positions: PolledPositions, *, until: float) -> None:
         while self._goes_on(until):
             messages = await self._careless.call(reader.receive_many(50, timeout=1.0), weight=0.3)
             if messages:
@@ -336,7 +336,7 @@ class Drain:
             draft.outcome = "ok" if outcome == "COMMITTED" else "failed"
 
     async def _read_all(self, client: txnclient.Client) -> None:
-        positions = Positions(self._now, None)
+        positions = PolledPositions(self._now, None)
         async with client.reader(list(TOPICS), start="earliest", end="latest") as reader:
             draft = self._plan.recorder.begin("drain", "read all")
             async for message in reader:
@@ -346,7 +346,7 @@ class Drain:
     async def _drain_subscription(self, client: txnclient.Client, topic: str, subscription: str) -> None:
         """Acks everything, because children come once their parents are drained. These acks are not in the history: its
         rules ask what became of the others."""
-        positions = Positions(self._now, subscription)
+        positions = PolledPositions(self._now, subscription)
         async with client.consumer(topic, subscription, name="drain", start="earliest") as consumer:
             draft = self._plan.recorder.begin("drain/consumer", "drain")
             while messages := await consumer.receive_many(100, timeout=DRAIN_SILENCE_S):

@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REGRESSION_SEEDS = Path(__file__).with_name("regression_seeds.txt")
-FRESH = 20
+FRESH = 6
 FIRST = 1001
 """Behind those of `make sim-fresh`: a seed begins likewise, however long it works."""
-PART = 10
+PART = 3
 WORK_S = "15"
 """In place of the 60 s of `make sim`: most of what so short a run costs is the settling behind it, which is the same.
-A seed took 4 s of CPU so on a busy machine. CI runs 200 whole ones besides."""
+A seed took 4 s of CPU so on a busy machine. CI runs 120 whole ones besides."""
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -232,7 +232,7 @@ BROKEN: list[tuple[str, Callable[[Store], object], list[Put | Delete], str]] = [
     ("outcome of another", _named,
      [Put(keys.txn_name("job"), records.encode(TxnName(v=1, txn_id=str(TXN), outcome=COMMITTED)))],
      "is told of an outcome of 0001-0000000000000005, which is not collected"),
-    ("name forgotten early", _named, [Delete(keys.txn_name("job"))], "is not collected"),
+    ("name forgotten early", _named, [Delete(keys.txn_name("job"))], "is not decided"),
     ("newest name forgotten", _names_committed, [Delete(keys.txn_name("job/2"))], "the newest commit of its prefix"),
     ("no record", _aborted_with_op,
      [Delete(keys.owner(SEGMENT)), Delete(keys.write_ops(TXN, SEGMENT), keys.prefix_end(keys.write_ops(TXN, SEGMENT)))],

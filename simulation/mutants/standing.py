@@ -1,0 +1,132 @@
+"""Mutants of how far subscriptions and readers have come: lags, positions, pauses (DESIGN §8)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+LAG = "tests/segments/subscription/test_lag.py::"
+COUNTS = "tests/segments/log/test_message_counts.py::"
+POSITIONS = "tests/txnclient/consuming/test_positions.py::"
+PATTERNS = "tests/txnclient/consuming/test_topic_pattern.py::"
+PAUSES = "tests/txnclient/consuming/test_pauses.py::"
+NOT_ASKED = "no workload of the simulation asks how far anybody has come"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="unconfirmed-counted",
+        rule="no entry counts for a lag before it is confirmed",
+        section="§8",
+        file="segments/log/message_counts.py",
+        old="        full = part.low == 0 and part.high == STEP\n",
+        new="        full = part.low == 0\n",
+        tests=(COUNTS + "test_what_is_not_confirmed_is_not_counted",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="failed-appends-counted",
+        rule="an append that failed is not in the sums of its ledger",
+        section="§8",
+        file="segments/log/message_counts.py",
+        old="if length is None or block * STEP + STEP <= length\n",
+        new="if length is None or block * STEP <= length\n",
+        tests=(COUNTS + "test_a_block_that_failed_appends_had_filled_is_no_sum",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="unknown-lag-is-none",
+        rule="a lag that is not known is never told as 0",
+        section="§8",
+        file="txnctl/admin/admin_lags.py",
+        old="        return dict.fromkeys(LAG_FIELDS)\n",
+        new="        return dict.fromkeys(LAG_FIELDS, 0)\n",
+        tests=("tests/txnclient/consuming/test_lag.py::test_a_segment_without_an_owner_is_not_known",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="positions-of-another-life",
+        rule="positions of a deleted topic of the name are refused before anything moves",
+        section="§8",
+        file="txnclient/consuming/positions.py",
+        old="            _check_life(found, layout)\n",
+        new="            pass\n",
+        tests=(POSITIONS + "test_positions_of_a_topic_that_was_deleted_and_made_again_are_refused",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="positions-in-an-older-layout",
+        rule="positions are read against a layout no older than theirs",
+        section="§8",
+        file="txnclient/consuming/positions.py",
+        old="if layout.is_another(found.life) or layout.epoch >= found.epoch:",
+        new="if layout.is_another(found.life) or layout.epoch >= 0:",
+        tests=(POSITIONS + "test_positions_wait_for_a_layout_as_new_as_theirs",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="positions-in-part",
+        rule="positions of a subscription are told of all its segments or not at all",
+        section="§8",
+        file="txnctl/admin/admin.py",
+        old="        if silent:\n            # One",
+        new="        if silent and answers == silent:\n            # One",
+        tests=("tests/txnctl/admin/test_admin.py::test_positions_are_told_of_all_segments_or_not_at_all",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="value-cut-by-a-position",
+        rule="a reader's position lies before the first piece of every large value that it has in part",
+        section="§8",
+        file="txnclient/reading/standing.py",
+        old="if found is not None and begun is not None and begun < found.position:",
+        new="if found is not None and begun is not None and begun != begun:",
+        tests=("tests/txnclient/reading/test_standing.py::test_a_value_that_has_come_in_part_is_before_the_position",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="resume-of-one-resumes-all",
+        rule="to resume one segment leaves the others paused",
+        section="§8",
+        file="txnclient/consuming/pauses.py",
+        old="            if paused != self._all:\n",
+        new=(
+            "            if not paused:\n"
+            "                self._all, self._named = False, {}\n"
+            "            elif not self._all:\n"
+        ),
+        tests=(PAUSES + "test_resuming_one_leaves_the_others_paused",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="dead-letters-match",
+        rule="a pattern never matches where the subscription's dead letters go",
+        section="§8",
+        file="txnclient/consuming/consumer_impl.py",
+        old='        return named or topic.endswith(f"-{self.subscription}-DLQ")\n',
+        new="        return named\n",
+        tests=(PATTERNS + "test_dead_letters_do_not_come_back",),
+        why_tests="no consumer of the simulation names its topics by a pattern",
+    ),
+    Mutant(
+        name="cancelled-join-by-pattern",
+        rule="a consumer whose opening is cancelled leaves the topic that it was joining (C5)",
+        section="§8",
+        file="txnclient/consuming/assigned_feeds.py",
+        old="            membership.leave_nowait()  # ▲ a caller",
+        new="            # a caller",
+        tests=(
+            "tests/txnclient/test_cancelled_openings.py::"
+            "test_c5_a_consumer_whose_opening_is_cancelled_is_no_member_of_its_subscription[by a pattern]",
+        ),
+        why_tests="no consumer of the simulation names its topics by a pattern",
+    ),
+    Mutant(
+        name="new-topic-at-the-latest",
+        rule="a topic that appears later is read from its beginning",
+        section="§8",
+        file="txnclient/consuming/assigned_feeds.py",
+        old='later and (start == "latest" or ',
+        new='later and (start == "never" or ',
+        tests=(PATTERNS + "test_a_topic_that_appears_is_read_from_its_beginning",),
+        why_tests="no consumer of the simulation names its topics by a pattern",
+    ),
+)
