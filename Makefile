@@ -15,14 +15,15 @@ FAULTS ?=
 FILES ?=
 N ?= 200
 MINUTES ?= 15
+VERSION ?= 3.13
 ONLY ?=
 PROTO := txnwire/proto/txn.proto txnstore/etcd/rpc.proto
 # Tests and runs start hundreds of Pythons: where the environment forbids compiled files, each would compile everything.
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
-PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore txnctl simulation
+PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore pytest_txnstore txnctl simulation
 
-.PHONY: setup java prometheus demo test check format proto sync sim sim-fresh machine mutants mutate chart alerts scenarios sustained copy-test chaos docs wheels image test-containers bench bench-spark clean help
+.PHONY: setup java prometheus demo test test-again test-python check format proto sync sim sim-fresh machine mutants mutate chart alerts scenarios sustained copy-test chaos docs wheels image test-containers bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -59,6 +60,20 @@ prometheus: $(VENV)/.installed  # for the tests of alerts; they are skipped wher
 
 test: setup java prometheus $(VENV)/spark.jsa ## all tests
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -q tests
+
+test-again: setup java prometheus $(VENV)/spark.jsa ## the tests that failed in the last run, one after the other, with nothing beside them
+	@$(BIN)/python -m pytest -n 0 -q --last-failed --last-failed-no-failures none --maxfail 3 tests
+
+# On another Python: what programs import, and what keeps the records. Where there is none of the version it says so.
+test-python: setup ## the tests of client, wire, store and coordinators on another Python: make test-python [VERSION=3.13]
+	@python=$$(tools/find_python.sh $(VERSION)) || { test $$? = 3 && exit 0; exit 1; }; \
+	test -e $(VENV)/$(VERSION)/.installed || { \
+		echo "installing Python packages for $(VERSION)"; \
+		$$python -m venv $(VENV)/$(VERSION) && \
+		$(VENV)/$(VERSION)/bin/pip install -q --disable-pip-version-check -e '.[dev]' && \
+		touch $(VENV)/$(VERSION)/.installed; } && \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(VENV)/$(VERSION)/bin/python -m pytest -n $(TEST_JOBS) --dist worksteal -q \
+		tests/txnwire tests/watchers tests/txnstore tests/coordinator_v5 tests/txnclient
 
 check: setup     ## format, lint, types, import contracts, generated code fresh
 	@$(BIN)/ruff format --check .
@@ -129,9 +144,15 @@ chart: setup     ## the chart's dashboards, and its README from its values
 image: setup     ## the container image of every role, txnctl and the client, and one of etcd; needs a Docker engine
 	@$(BIN)/python tools/build_image.py
 
-test-containers: setup ## a cluster of real containers, rolled, killed, parted, then judged; says why where it cannot
+.PHONY: spark-image
+spark-image: setup ## the container image of Spark with the client: drivers, executors, a standalone cluster
+	@$(BIN)/python tools/build_spark_image.py
+
+# Without the image of Spark its tests are skipped, and say so.
+test-containers: setup ## a cluster of real containers, rolled, killed, parted, then judged; says why where it cannot, and how long each part took
 	@$(BIN)/python tools/build_image.py; case $$? in \
-		0) CONTAINERS=1 $(BIN)/python -m pytest -q -rsP tests/containers;; \
+		0) $(BIN)/python tools/build_spark_image.py; test $$? -ne 1 || exit 1; \
+			CONTAINERS=1 $(BIN)/python -m pytest -q -rsP --durations 0 --durations-min 1 tests/containers;; \
 		3) echo "so no containers are tested";; \
 		*) exit 1;; esac
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.order import ordered, workers_of_run
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port, wait_etcd_ready
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -34,6 +35,11 @@ settings.load_profile("whatever the load")
 # with Ctrl-C would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = ordered([(item, item.path) for item in items], workers_of_run())
 
 
 def pytest_collection_finish() -> None:
