@@ -14,7 +14,7 @@ TWINS = "txnclient/sync/"
 
 def test_each_public_class_has_a_name_of_its_own() -> None:
     places: dict[str, list[str]] = {}
-    for package in (*PACKAGES, "pyspark_txnstore", "simulation"):
+    for package in (*PACKAGES, "pyspark_txnstore", "pytest_txnstore", "simulation"):
         for path in sorted((ROOT / package).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
             if name.startswith(TWINS) or name.endswith("_pb2.py"):

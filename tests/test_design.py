@@ -14,6 +14,7 @@ DESIGN = (ROOT / "docs" / "design.md").read_text()
 SECTIONS = {int(number) for number in re.findall(r"^## (\d+)\. ", DESIGN, re.MULTILINE)}
 PACKAGES = (
     *("txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "pyspark_txnstore", "txnctl"),
+    "pytest_txnstore",
     *("simulation", "benchmarks", "tests", "tools", "docs", "examples"),
 )
 INVENTED = (Path(__file__).name, "test_mutants.py")

@@ -9,7 +9,7 @@ import pytest
 
 import txnclient
 import txnctl.commands.asking as asking
-from coordinator_v5.settings import CoordinatorSettings
+from coordinator_v5.settings import CoordinatorSettings, NameSettings
 from segments.controller import membership
 from segments.layout import layout_service, layout_transitions, topics, topology
 from segments.log.settings import BrokerSettings
@@ -17,8 +17,8 @@ from segments.subscription import acks_around
 from segments.subscription.cursor import Cursor
 from tests.test_documentation import ROOT
 from txnclient.connection import any_server, links
+from txnclient.consuming import assigned_feeds, pace, pieces
 from txnclient.consuming import membership as client_membership
-from txnclient.consuming import pieces
 from txnclient.producing import channel, outgoing, producer_impl
 from txnclient.reading import cuts
 from txnclient.transactions import coordinators, transaction_impl
@@ -94,6 +94,7 @@ BOUNDS = {
     "messages of one entry": ("none", [number(channel.MAX_BATCH_MESSAGES), number(protocol.MAX_ENTRY_MESSAGES)]),
     "one command of the wire": ("MessageTooLarge", [mib(protocol.MAX_COMMAND_BYTES)]),
     "a name of a tenant, namespace, topic, subscription, server": ("InvalidArgument", ["128 characters"]),
+    "names of transactions": ("TooManyNames", [f"{number(NameSettings().most)} of a namespace"]),
     "a transaction's name, a transaction key": (
         "InvalidArgument",
         [f"{names.MAX_TXN_NAME_BYTES} bytes", f"{names.MAX_TRANSACTION_KEY_BYTES} bytes"],
@@ -109,6 +110,10 @@ BOUNDS = {
     "a transaction's timeout": ("InvalidArgument", [number(int(SERVER["max_transaction_timeout_s"]))]),
     "`keep` of a name": ("InvalidArgument", [f"a minute to {number(coordinators.MAX_KEEP.days)} days"]),
     "a delay of a nack": ("InvalidArgument", [f"{timedelta(milliseconds=protocol.MAX_DELAY_MS).days} days"]),
+    "an `ack_timeout`": (
+        "InvalidArgument",
+        [f"{seconds(assigned_feeds.LEAST_ACK_TIMEOUT_S)} to {timedelta(milliseconds=protocol.MAX_DELAY_MS).days} days"],
+    ),
     "`compression_level`": ("InvalidArgument", [f"1 to {compression.MAX_LEVEL}"]),
     "a retention, in ms or bytes": ("InvalidArgument", [f"2^{topics.MAX_LIMIT.bit_length() - 1}"]),
     "topics of one snapshot, names in one request": ("InvalidArgument", [number(bounds.MAX_NAMES)]),
@@ -129,6 +134,7 @@ WAITS = {
     "a seek for open transactions that hold acks": [BROKER.seek_wait_s],
     "a segment that is to be sealed for what is in flight": [BROKER.seal_wait_s],
     "one try of a snapshot": [cuts.SNAPSHOT_TIMEOUT_S],
+    "a look at what waits in a queue's consumer that shares the queue": [pace.PERIOD_S],
     "the sweep of deadlines": [COORDINATOR.sweep_s],
     "a new cluster for room in a full etcd": [founding.PATIENCE_S],
     "a broker that is stopped for what is in flight": [BROKER.hand_over_s],

@@ -1,5 +1,5 @@
-"""Every program and command of the README, docs/demo.md, docs/client.md and docs/commands.md, as it is pasted, one
-after the other on one cluster that `TXN_URL` names."""
+"""Every program and command of the README, docs/demo.md, docs/client.md, docs/commands.md and docs/cookbook.md, as it
+is pasted, one after the other on one cluster that `TXN_URL` names."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.txnctl.command_line import done
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 DEMO, GUIDE, COMMANDS = DOCS / "demo.md", DOCS / "client.md", DOCS / "commands.md"
+COOKBOOK = DOCS / "cookbook.md"
 ORDERS = "topic://public/cli/orders"
 
 
@@ -41,6 +42,9 @@ async def test_all_programs_run_one_after_the_other_on_one_cluster(
     await run_session(session, cluster, capsys)
     assert await run_alone(without_await) == "[{'page': '/tea'}]\n"
     await run_commands(cluster, blocks(COMMANDS, "sh"))
+    by_process, users_test = blocks(COOKBOOK, "python")
+    assert await run_alone(by_process) == "2 by process\n2 by hand\n"
+    assert "txn_namespace" in users_test  # tests/test_wheels.py
 
 
 async def run_alone(program: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator_v5.name_expiry import NAMESPACES_TOLD
 from segments.controller.membership import MAX_CONSUMERS
 from segments.layout.layout_transitions import MAX_SEGMENTS, SPLIT, Wanted, most_segments, plan_intent
 from segments.layout.topics import MAX_LIMIT
@@ -123,6 +124,13 @@ LARGEST: dict[type[msgspec.Struct], Sequence[Callable[[], msgspec.Struct]]] = {
     records.Op: [lambda: ack_op(1), lambda: ack_op(500), lambda: ack_op(10_000), lambda: ack_op(MAX_ENTRY_MESSAGES)],
     records.TxnSeq: [lambda: records.TxnSeq(next=1 << 64, indexed_below=1 << 64)],
     records.TxnName: [lambda: records.TxnName(v=1, txn_id=TXN_ID, outcome="COMMITTED", writers=WRITERS)],
+    records.NameCounts: [
+        lambda: records.NameCounts(
+            counted_ms=MAX_TIME_MS,
+            namespaces={f"{n:03}" + "\0" * (MAX_TXN_NAME_BYTES - 4): MAX_ID for n in range(NAMESPACES_TOLD)},
+            others=MAX_ID,
+        )
+    ],
     records.OutcomeBlock: [
         lambda: records.OutcomeBlock(
             decided="A" * (keys.OUTCOMES_PER_BLOCK // 6 + 4),
@@ -159,6 +167,7 @@ LARGEST: dict[type[msgspec.Struct], Sequence[Callable[[], msgspec.Struct]]] = {
 }
 
 ELSEWHERE = {
+    records.CollectedName: "what a TxnName is written as",
     records.SegmentEntry: "part of the topic's record",
     records.LayoutChange: "part of the topic's record",
     records.LedgerInfo: "part of the ledger list",

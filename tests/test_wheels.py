@@ -20,7 +20,7 @@ from txnstore.etcd.embedded_etcd import find_etcd
 
 CLIENT, SERVER = NAMES
 PACKAGES = {
-    CLIENT: {"txnwire", "txnclient", "pyspark_txnstore"},
+    CLIENT: {"txnwire", "txnclient", "pyspark_txnstore", "pytest_txnstore"},
     SERVER: {"txnstore", "watchers", "segments", "coordinator_v5", "txnctl"},
 }
 HEAVY = {
@@ -35,6 +35,7 @@ HEAVY = {
     "pyarrow",
 }
 """What a program that only sends and receives has no use for."""
+PLUGIN = [("txnstore", "pytest_txnstore.plugin")]
 BESIDE = ROOT / ".venv" / "beside"
 TIMEOUT_S = 120
 
@@ -107,11 +108,50 @@ def test_the_readme_s_program_runs_with_the_client_alone_on_servers_of_the_other
     assert servers == "servers [] loaded False"
 
 
+def test_the_client_registers_its_plugin_for_pytest_and_needs_none(wheels: dict[str, Path]) -> None:
+    for name, wheel in wheels.items():
+        one = described(wheel)
+        points = [point for point in one.entry_points if point.group == "pytest11"]
+        assert [(point.name, point.value) for point in points] == (PLUGIN if name == CLIENT else [])
+        assert "pytest" in (one.metadata.get_all("Provides-Extra") or [])
+
+
+@pytest.mark.process
+def test_the_cookbook_s_test_runs_where_servers_or_a_url_are_and_says_what_is_missing_elsewhere(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (_, program) = blocks(ROOT / "docs" / "cookbook.md", "python")
+    (project / "test_shop.py").write_text(program)
+    alone = bare_python(tmp_path / "alone", wheels[CLIENT], extra="pytest")
+    both = bare_python(tmp_path / "both", *wheels.values(), extra="pytest")
+    assert "1 passed" in asked_pytest(both, project)
+    nothing = asked_pytest(alone, project)
+    assert "1 error" in nothing
+    assert "install the distribution `txnstore` and an etcd" in nothing
+    with running(both, tmp_path) as url:
+        assert "1 passed" in asked_pytest(alone, project, TXN_URL=url)
+
+
+def asked_pytest(python: Path, project: Path, **more: str) -> str:
+    """What the pytest of an environment says of a project. It finds the plugin by its entry point."""
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={project / 'kept'}", "."]
+    environment = {**with_etcd(clean_environment()), **more}
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def with_etcd(environment: dict[str, str]) -> dict[str, str]:
+    return {**environment, "PATH": f"{Path(find_etcd()).parent}{os.pathsep}{environment['PATH']}"}
+
+
 @contextmanager
 def running(python: Path, folder: Path) -> Iterator[str]:
     """`txnctl dev` of an environment; its URL."""
-    environment = clean_environment()
-    environment["PATH"] = f"{Path(find_etcd()).parent}{os.pathsep}{environment['PATH']}"
+    environment = with_etcd(clean_environment())
     command = [str(python.with_name("txnctl")), "dev", "--data-dir", str(folder / "data"), "--etcd-port", "0"]
     command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     with (
@@ -131,4 +171,5 @@ def running(python: Path, folder: Path) -> Iterator[str]:
 
 
 def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    dropped = ("PYTHONPATH", "VIRTUAL_ENV", "TXN_URL")
+    return {name: value for name, value in os.environ.items() if name not in dropped and not name.startswith("PYTEST_")}

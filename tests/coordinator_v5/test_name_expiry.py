@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from coordinator_v5.name_expiry import NameExpiry
+from coordinator_v5.settings import NameSettings
 from tests.coordinator_v5.processes import StepClock, fresh_etcd, within
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
@@ -57,8 +58,12 @@ async def test_the_elected_sweeper_lets_names_expire() -> None:
     store = MemoryStore(etcd, clock, random.Random(1))
     await put_names(store, clock, 3)
     clock.step_ms = KEEP_MS + 60_000
-    sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
+    five = NameSettings(most_of={"sink": 5})
+    sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0, names=five)
     sweeper.start()
     await until(lambda: len(names(etcd)) == 2, within_s=120)
+    await until(lambda: bool(sweeper.statistics().names), within_s=10)
+    (told,) = sweeper.statistics().names
+    assert (told.namespace, told.count, told.most) == ("sink", 2, 5)
     await sweeper.close()
     await store.close()

@@ -1,10 +1,5 @@
 """Real Spark and a real cluster for these tests, one of each in a process that runs some: see `spark`, `service`,
-`sync_client` and `topic`.
-
-With `pytest -n 3 --dist worksteal` each worker begins with a stretch of the list, of equal length, and gives away
-from its end. These tests wait for much, and one after the other they take longer than all others: half of them stand
-first in the list, half begin the second stretch. So two workers run them, and two JVMs are started.
-"""
+`sync_client` and `topic`. `tests/order.py` gives them to two workers, so two JVMs are started."""
 
 from __future__ import annotations
 
@@ -48,11 +43,6 @@ _kept = Kept()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = [item for item in items if HERE in item.path.parents]
-    others = [item for item in items if HERE not in item.path.parents]
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    first = (len(ours) + 1) // 2 if workers > 1 else len(ours)
-    between = max(0, len(items) // workers - first) if workers > 1 else 0
-    items[:] = [*ours[:first], *others[:between], *ours[first:], *others[between:]]
     for item in ours:
         item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))  # a test's own mark is the closer one
         item.add_marker(pytest.mark.leaves("budgets", "a process keeps one client for each service: see below"))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from pyspark.sql import SparkSession
 
 import txnclient.sync
-from tests.spark.conftest import pytest_collection_modifyitems
 from tests.spark.service import Service
 
 
@@ -33,20 +29,3 @@ def test_a_killed_broker_comes_back(service: Service, sync_client: txnclient.syn
         service.kill("broker-1", "broker-2")
         after = producer.send(b"after", key=b"k")
     assert before < after
-
-
-class _Item:
-    def __init__(self, path: str) -> None:
-        self.path = Path(path)
-
-    def add_marker(self, mark: pytest.MarkDecorator) -> None:
-        assert self.path == Path(__file__)
-
-
-def test_spark_tests_stand_first_and_nothing_else_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
-    here = str(Path(__file__))
-    items = [_Item("/a/test_b.py"), _Item(here), _Item("/a/test_a.py"), _Item(here)]
-    expected = [items[1], items[3], items[0], items[2]]
-    pytest_collection_modifyitems(items)  # type: ignore[arg-type]
-    assert items == expected

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import txnclient
 from segments.log.dedup import Dedup, DedupVerdict, InFlight
-from txnwire.entry import OutgoingMessage, encode_entry
+from txnwire.entry import OutgoingMessage, encode_entry, parse_metadata
 from txnwire.errors import (
     ConnectionLost,
     InvalidTxnState,
@@ -22,6 +22,7 @@ from txnwire.errors import (
     to_wire,
 )
 from txnwire.ids import Position, TxnId
+from txnwire.numbers import numbers_of, steps_of
 from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
 from txnwire.serving import Handler, Peer, serve_connection
@@ -119,8 +120,8 @@ class ScriptedServer:
     def handlers(self) -> Mapping[str, Handler]:
         kinds = (
             "watch_cluster watch_layout new_txn end_txn announce_session create_topic join_subscription "
-            "leave_subscription open_producer send close_producer subscribe flow ack close_consumer segment_positions "
-            "admin_request list_topics take_snapshot register_producer"
+            "leave_subscription open_producer send close_producer subscribe flow ack nack close_consumer "
+            "segment_positions admin_request list_topics take_snapshot register_producer take_name"
         )
         return {kind: self._scripted(kind, getattr(self, "_" + kind)) for kind in kinds.split()}
 
@@ -279,11 +280,22 @@ class ScriptedServer:
             last = self.dedups[request.segment].last_sequence_id(request.name, request.incarnation)
             ok = pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=self.epochs[request.segment], sealed=True)
             return pb.Command(open_producer_ok=ok)
+        if request.name_epoch:
+            self.dedups[request.segment].numbered.expect(request.name, request.name_epoch, request.incarnation)
         connected = self.dedups[request.segment].connect(request.name, request.incarnation, 0.0)
         self.producers[peer, request.producer_id] = (request.segment, connected.token)
         self.names[peer, request.producer_id] = (request.name, request.incarnation)
         last, epoch = connected.last_sequence_id, self.epochs[request.segment]
-        return pb.Command(open_producer_ok=pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=epoch))
+        opened = pb.OpenProducerOk(last_sequence_id=last, ownership_epoch=epoch, numbered=request.name_epoch > 0)
+        return pb.Command(open_producer_ok=opened)
+
+    def _take_name(self, peer: Peer, command: pb.Command) -> pb.Command:
+        request, names = command.take_name, self.dedups[command.take_name.segment].numbered
+        if not names.take(request.name, request.name_epoch, request.incarnation, 0.0):
+            return pb.Command(take_name_ok=pb.TakeNameOk(name_epoch=names.epoch_of(request.name)))
+        known, sealed = names.known(request.name), request.segment in self.cluster.sealed
+        told = pb.TakeNameOk(taken=True, sealed=sealed, all_below=known.all_below, id_steps=steps_of(known.ids))
+        return pb.Command(take_name_ok=told)
 
     def tell_sealed(self, path: str) -> None:
         """Every producer that is open there hears of the seal."""
@@ -350,6 +362,9 @@ class ScriptedServer:
             log.append((entry.first, entry.last, txn_id))
             self.cluster.entries[segment].append(data)
             position = Position(1, len(log) - 1)
+            metadata = parse_metadata(data)
+            if (numbers := numbers_of(metadata)) is not None:
+                dedup.numbered.stored(metadata.producer, metadata.incarnation, numbers, 0.0)
             for waiter in dedup.stored(entry, position, 0.0):
                 ok = pb.SendOk(producer_id=waiter.producer_id, ledger_id=1, entry_id=position.entry_id)
                 waiter.peer.reply(waiter.request_id, pb.Command(send_ok=ok))
@@ -395,6 +410,9 @@ class ScriptedServer:
         return None
 
     def _ack(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(ok=pb.Ok())
+
+    def _nack(self, peer: Peer, command: pb.Command) -> pb.Command:
         return pb.Command(ok=pb.Ok())
 
     def _close_consumer(self, peer: Peer, command: pb.Command) -> pb.Command | None:

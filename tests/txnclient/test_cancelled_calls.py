@@ -129,6 +129,19 @@ async def test_c5_a_client_that_closes_waits_for_begins_that_were_cancelled() ->
 
 
 @virtual_time
+async def test_c5_a_client_that_closes_waits_for_the_abort_of_such_a_begin_too() -> None:
+    """▲ It begins only behind the answer, and its first try may fail."""
+    async with connected() as (cluster, client):
+        server = server_of(cluster)
+        server.hold["new_txn"] = asyncio.Event()
+        server.refuse["end_txn"] = [txnclient.StoreUnavailable("not now") for _ in range(3)]
+        await cancelled(client.begin(timeout=DEADLINE_S), lambda: server.seen["new_txn"])
+        asyncio.get_running_loop().call_later(0.5, server.hold["new_txn"].set)
+        await client.close()
+        assert list(cluster.states.values()) == ["ABORTED"]
+
+
+@virtual_time
 async def test_a_client_closes_although_nobody_answers_a_begin_that_was_cancelled() -> None:
     async with connected() as (cluster, client):
         server = server_of(cluster)

@@ -16,13 +16,17 @@ from tests.waiting import until
 LEFT, RIGHT = SEGMENTS
 
 
+@pytest.mark.parametrize("topics", [{"topics": TOPIC}, {"topics_pattern": TOPIC}], ids=["named", "by a pattern"])
 @virtual_time
-async def test_c5_a_consumer_whose_opening_is_cancelled_is_no_member_of_its_subscription() -> None:
+async def test_c5_a_consumer_whose_opening_is_cancelled_is_no_member_of_its_subscription(
+    topics: dict[str, str],
+) -> None:
     """The client is there still, so nobody else would tell the controller."""
     async with connected() as (cluster, client):
         server = server_of(cluster)
         server.hold["join_subscription"] = asyncio.Event()
-        await cancelled(client.consumer(TOPIC, "sub").__aenter__(), lambda: server.seen["join_subscription"])
+        opening = client.consumer(subscription="sub", **topics)  # type: ignore[call-overload]
+        await cancelled(opening.__aenter__(), lambda: server.seen["join_subscription"])
         server.hold["join_subscription"].set()
         await until(lambda: server.seen["leave_subscription"], within_s=5.0)
         await asyncio.sleep(1.0)

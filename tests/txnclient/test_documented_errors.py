@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import txnclient
 from txnclient import TxnError
+from txnclient.obeying import ANY, AS_OTHERS, CALLS, NextStep, rows
 from txnwire.errors import ERRORS
 
 SECTION = (
@@ -23,7 +26,6 @@ FACES = {
     "Consumer": txnclient.Consumer,
     "Reader": txnclient.Reader,
 }
-ANY_CALL = {"InvalidArgument", "Timeout", "Unauthorized", "InternalError"}
 NOT_OF_USERS = {"Client.admin"}
 
 
@@ -49,25 +51,61 @@ def _calls() -> dict[str, Callable[..., Any]]:
     return {name: function for name, function in found.items() if name not in NOT_OF_USERS}
 
 
-def test_every_call_is_in_the_table_with_what_its_docstring_says_it_raises() -> None:
-    rows = re.findall(r"^\| (`[a-z].*?) \| (.*?) ?\|$", SECTION.split("**What a call raises.**")[1], re.MULTILINE)
-    told = {
-        call: set(re.findall(r"`(\w+)`", raised)) for calls, raised in rows for call in re.findall(r"`(.*?)`", calls)
-    }
-    calls = _calls()
-    assert len(calls) > 30
-    for name, function in calls.items():
-        face, _, method = name.partition(".")
-        shown = f"{face.lower()}.{method}"
-        assert shown in told, f"{shown} is not in docs/client.md"
-        raised = set(re.findall(r"`(\w+)`", _what_is_raised(function))) & NAMES
-        assert raised <= told[shown] | ANY_CALL, f"{shown}: docs/client.md lacks {raised - told[shown] - ANY_CALL}"
-    every = {f"{name.partition('.')[0].lower()}.{name.partition('.')[2]}" for name in calls}
-    assert {call for call in told if not call.startswith("txnclient.")} - every <= {
-        "connect", "consumer.rewind", "client.transaction", "client.list_topics",
-    }, "docs/client.md has calls that there are not"  # fmt: skip
+def _named(function: Callable[..., Any]) -> set[str]:
+    """The errors that its docstring says it raises: those of its paragraph with "Raises", and of the rest of it."""
+    return set(re.findall(r"`(\w+)`", (inspect.getdoc(function) or "").partition("Raises")[2])) & NAMES
 
 
-def _what_is_raised(function: Callable[..., Any]) -> str:
-    """Of its docstring, from its first "Raises" on."""
-    return (inspect.getdoc(function) or "").partition("Raises")[2]
+@pytest.mark.parametrize("name", _calls())
+def test_a_docstring_names_what_the_table_says_the_call_raises(name: str) -> None:
+    face, _, method = name.partition(".")
+    call = f"{face.lower()}.{method}"
+    assert call in {*CALLS, *AS_OTHERS}, f"{call} is not in txnclient/obeying.py"
+    own = {error.__name__ for error in CALLS.get(call, {})}
+    of_all = {error.__name__ for error in ANY}
+    others = {error.__name__ for other in AS_OTHERS.get(call, ()) for error in CALLS[other]}
+    named = _named(_calls()[name])
+    assert own - of_all <= named, f"{name}: its docstring lacks {own - of_all - named}"
+    assert named <= own | of_all | others, f"{call}: the table lacks {named - own - of_all - others}"
+    if call in AS_OTHERS:
+        told = (inspect.getdoc(_calls()[name]) or "").partition("aises")[2]
+        for other in AS_OTHERS[call]:
+            assert f"`{other.partition('.')[2]}`" in told, f"{name}: its docstring does not say: as `{other}`"
+
+
+def test_the_table_has_no_other_calls() -> None:
+    calls = {f"{name.partition('.')[0].lower()}.{name.partition('.')[2]}" for name in _calls()}
+    assert {*CALLS, *AS_OTHERS} - calls == {"connect"}
+    assert {error.__name__ for error in CALLS["connect"]} <= _named(txnclient.connect)
+    assert {other for others in AS_OTHERS.values() for other in others} <= set(CALLS)
+
+
+def test_the_docs_show_the_table() -> None:
+    shown = re.findall(r"^\| `[a-z].*\|$", SECTION.split("**What a call raises.**")[1], re.MULTILINE)
+    assert [row for row in shown if "txnclient.process" not in row] == rows(), "paste:\n" + "\n".join(rows())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "step"),
+    [(call, error, step) for call, errors in {"any": ANY, **CALLS}.items() for error, step in errors.items()],
+)
+def test_the_flags_lead_to_the_step_or_to_a_more_careful_one(call: str, error: type[TxnError], step: NextStep) -> None:
+    """Whoever obeys the flags alone does no harm: what is fatal ends, what is retriable may be called again, and what
+    asks for an abort is never called again as it was."""
+    if error.fatal:
+        assert step is NextStep.STOP
+    if error.retriable:
+        assert step is NextStep.CALL_AGAIN
+    if step is NextStep.CALL_AGAIN:
+        assert error.retriable or error is txnclient.WouldBlock
+        assert not error.requires_abort
+    if step is NextStep.BEGIN_AGAIN:
+        assert error.requires_abort
+    if step is NextStep.LEAVE:
+        assert _allows(error) == ""
+
+
+def test_no_error_is_forgotten() -> None:
+    """`SegmentSealed` and `SequenceGap` are mended by producers; `UndecodableMessage` comes where a value is read."""
+    found = {error for errors in (ANY, *CALLS.values()) for error in errors}
+    assert {cls.__name__ for cls in set(ERRORS) - found} == {"SegmentSealed", "SequenceGap", "UndecodableMessage"}

@@ -101,3 +101,12 @@ async def test_lost_answers_about_topics(lossy: Lossy) -> None:
     topic = f"topic://public/default/lossy{next(_numbers)}"
     assert len((await lossy.client.create_topic(topic, segments=3)).segments) == 3
     assert topic in await lossy.client.list_topics()
+
+
+async def test_a_topic_whose_deletion_was_answered_to_nobody_is_deleted_once_and_told_as_done(lossy: Lossy) -> None:
+    """▲ The repeat finds nothing any more: who is told so would look for what else has deleted it."""
+    lossy.lose["ok"] = 1
+    await lossy.client.delete_topic(lossy.topic)
+    assert not lossy.lose["ok"]
+    with pytest.raises(txnclient.TopicNotFound):
+        await lossy.client.delete_topic(lossy.topic)

@@ -13,7 +13,7 @@ from txnstore.election import Election
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
-from txnstore.store import Commit, MetadataStore, Put
+from txnstore.store import Commit, Delete, MetadataStore, Put
 
 KEY = keys.leader("sweeper")
 
@@ -175,3 +175,23 @@ async def test_e1_a_candidate_that_was_away_while_the_term_ended_and_was_compact
     assert successor.epoch > leadership.epoch
     await there.close()
     await away.close()
+
+
+@virtual_time
+async def test_a_key_that_went_while_its_watch_was_compacted_away_ends_the_term() -> None:
+    """▲ What is listed anew then shows nothing of it, not even that it went; and its lease may go on."""
+    etcd = MemoryEtcd(LoopClock())
+    store, other = (MemoryStore(etcd, LoopClock(), random.Random(n), name=f"{n}") for n in range(2))
+    leadership = await election(store, "a", lease_ttl_s=60.0).campaign()
+    lost = asyncio.create_task(leadership.wait_lost())
+    await asyncio.sleep(0.1)
+    store.memory_backend.disconnect()
+    await asyncio.sleep(0.1)
+    await other.commit(Commit(deletes=(Delete(KEY),)))
+    etcd.compact(etcd.mvcc.revision)
+    store.memory_backend.reconnect()
+    await asyncio.wait_for(lost, 10.0)
+    assert leadership.valid()
+    await leadership.resign()
+    await store.close()
+    await other.close()

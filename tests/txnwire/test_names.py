@@ -49,6 +49,14 @@ def test_the_design_s_examples_parse() -> None:
     [
         ("", "expected topic://tenant/namespace/name"),
         ("public/default/orders", "expected topic://tenant/namespace/name"),
+        ("orders", "expected topic://tenant/namespace/name, such as topic://public/default/orders$"),
+        ("sales/eu/orders", "expected topic://tenant/namespace/name, such as topic://sales/eu/orders$"),
+        (
+            "topic://orders",
+            "has 1 part: expected topic://tenant/namespace/name, such as topic://public/default/orders$",
+        ),
+        ("orders!", "expected topic://tenant/namespace/name$"),
+        ("eu/orders", "expected topic://tenant/namespace/name$"),
         ("Topic://a/b/c", "expected topic://tenant/namespace/name"),
         ("persistent://a/b/c", "expected topic://tenant/namespace/name"),
         ("topic://a/b", "has 2 parts"),

@@ -270,6 +270,8 @@ async def test_unreadable_header_is_reported_and_stays_held(memory_store: Memory
     assert notes.told == [B]
     assert watch.statistics().held == 1
     assert [entry["event"] for entry in logs] == ["header_unreadable"]
+    membership.leave()
+    assert watch.statistics().held == 0, "its participant has left, and nobody waits for it any more"
     await watch.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from segments.broker.placement import place
+from segments.layout.topology import Topology
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.file_ledger_writer import FileLedgerWriter
 from segments.ledger.ledger import LedgerFailed
@@ -21,7 +22,7 @@ from txnstore import keys, records
 from txnstore.records import TopicRecord
 from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import DataCorrupt, InternalError, NotOwner, OutcomeUnknown, TxnError
+from txnwire.errors import DataCorrupt, InternalError, NotOwner, OutcomeUnknown, StoreUnavailable, TxnError
 from txnwire.tasks import Tasks
 
 
@@ -377,6 +378,49 @@ async def test_r4_a_broker_that_cannot_start_leaves_nothing_behind(cluster: Clus
     starting.cancel()
     await asyncio.wait([starting])
     assert following() == []
+
+
+async def test_an_ownership_that_could_not_be_given_back_is_given_back_later(cluster: Cluster) -> None:
+    """▲ Of a segment in no layout that is known here: no other broker could ever claim it."""
+    node = await cluster.start("b1")
+    owned = node.broker._owned
+    registration, path, tries = owned.registration, "public/nyc/forgotten/0000-ffff-7", list[int]()
+    assert registration is not None
+    epoch = await registration.claim(path)
+    assert epoch is not None
+    release = registration.release
+
+    async def fails_at_first(segment: str, of: int) -> None:
+        tries.append(of)
+        if len(tries) == 1:
+            raise StoreUnavailable("not now")
+        await release(segment, of)
+
+    registration.release = fails_at_first  # type: ignore[method-assign]
+    owned.holdings.to_release[path] = epoch
+    owned.changed.set()
+    await until(lambda: path not in owned.holdings.to_release, within_s=15.0)
+    assert tries == [epoch, epoch]
+    assert await cluster.store.get(keys.owner(path)) is None
+
+
+async def test_who_asks_for_a_segment_that_is_taken_over_at_that_moment_does_not_wait_for_it(cluster: Cluster) -> None:
+    """▲ Whoever is served already wakes no waiter."""
+    (path,) = await cluster.create_topic()
+    node = await cluster.start("b1")
+    broker = node.broker
+    serving, fetch = broker._owned.serving, broker._directory.fetch_topic
+    served = await broker.segment(path)
+
+    async def meanwhile(topic_path: str) -> Topology | None:
+        found = await fetch(topic_path)
+        serving[path] = served
+        return found
+
+    broker._directory.fetch_topic = meanwhile  # type: ignore[method-assign]
+    del serving[path]
+    async with asyncio.timeout(broker.settings.recover_wait_s / 2):
+        assert await broker.segment(path) is served
 
 
 def following() -> list[str]:

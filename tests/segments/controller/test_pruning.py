@@ -39,7 +39,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import AbortedRecord, Drained
 from txnstore.store import Commit, Delete, KeyValue, Put, absent, created_at
-from txnwire.errors import InvalidArgument, NotAllowed, TopicNotFound
+from txnwire.errors import InvalidArgument, NotAllowed, StoreUnavailable, TopicNotFound
 
 KEY = keys.topic(TOPIC.path)
 HELD = created_at(keys.leader("controller"), 7)
@@ -426,3 +426,22 @@ async def test_s9_changes_without_end_leave_nothing_behind(memory_cluster: Clust
         found = (await cluster.store.range(b"/", b"0")).records
         assert len([one for one in found if TOPIC.path.encode() in one.key]) == 3  # topic, owner, ledger list
         await until(lambda: list(node.broker.segments) == [path])
+
+
+async def test_a_topic_whose_pruning_fails_holds_no_other_up() -> None:
+    """▲ Topics are taken in one order in every round: all behind it would never be pruned."""
+    asked: list[bytes] = []
+
+    async def get(key: bytes) -> None:
+        asked.append(key)
+        if len(asked) == 1:
+            raise StoreUnavailable("no etcd endpoint answers")
+
+    going = read_topology(
+        put(change(created(), SPLIT, 0), plan_prune(change(created(), SPLIT, 0), [0], still_held=HELD))
+    )
+    directory: Any = SimpleNamespace(topics=lambda: {"a/b/one": going, "a/b/two": going})
+    store: Any = SimpleNamespace(get=get)
+    unused: Any = None
+    await Pruning(store, directory, unused, leadership=unused, pause_s=1.0, on_deposed=lambda: None).round()
+    assert asked == [keys.topic("a/b/one"), keys.topic("a/b/two")]

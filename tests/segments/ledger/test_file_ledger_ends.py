@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -102,4 +103,33 @@ async def test_a_file_that_is_opened_for_nobody_any_more_is_closed(tmp_path: Pat
     await asyncio.gather(*ledgers._jobs)
     await asyncio.sleep(0)
     assert list(files_left()) == known
+    await ledgers.close()
+
+
+async def test_whoever_waits_for_the_sync_behind_a_failed_one_is_told_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ No further one is begun in that ledger: its sends would wait until they are given up."""
+    ledgers = FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 3)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fails(_: int) -> None:
+        begun.set()
+        go_on.wait(30.0)
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fails)
+        writer.append(b"lost")
+        first = asyncio.ensure_future(writer.sync())
+        await asyncio.to_thread(begun.wait, 30.0)
+        writer.append(b"lost too")
+        others = [asyncio.ensure_future(writer.sync()) for _ in range(2)]
+        await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(30.0):
+            for one in (first, *others):
+                with pytest.raises(LedgerFailed, match="the ledger ends at entry 2"):
+                    await one
     await ledgers.close()

@@ -273,7 +273,7 @@ def test_a_producer_that_is_connected_or_has_something_on_its_way_is_not_idle(de
     assert [(row[0], row[-1]) for row in later] == [("silent", 0.0), ("sending", 0.0)]
 
 
-@pytest.mark.parametrize("snapshot", [b"", b"{", b'{"v":2,"producers":[]}', b'{"v":1,"producers":[["p"]]}'])
+@pytest.mark.parametrize("snapshot", [b"", b"{", b'{"v":3,"producers":[]}', b'{"v":1,"producers":[["p"]]}'])
 def test_corrupt_snapshot_is_an_error(dedup: Dedup[str], snapshot: bytes) -> None:
     with pytest.raises(DataCorrupt, match="dedup snapshot"):
         dedup.restore(snapshot, NOW_S)

@@ -47,6 +47,9 @@ class Sink:
         assert self.segment is not None
         self.told.append((through, self.segment.max_read_position, self.turn))
 
+    def sharing(self, told: int) -> None:
+        raise AssertionError("readers share nothing")
+
     def rewind(self) -> None:
         raise AssertionError("readers are not rewound")
 

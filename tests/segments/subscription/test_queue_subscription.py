@@ -331,6 +331,9 @@ class SlowSink:
     def passed(self, through: Position) -> None:
         raise AssertionError("queues have no order")
 
+    def sharing(self, told: int) -> None:
+        raise AssertionError("it does not share")
+
     def rewind(self) -> None:
         raise AssertionError("queues are not rewound")
 

@@ -91,6 +91,10 @@ def test_a_snapshot_is_read_from_a_file_or_the_file_is_named(tmp_path: Path) -> 
             AnalysisException("Task 3 failed\ntxnwire.errors.DataTrimmed: what is left begins behind 4:0\n\tat x"),
             "example.py: DataTrimmed: what is left begins behind 4:0\n",
         ),
+        (
+            AnalysisException("Task 3 failed\ntxnclient.DataTrimmed: what is left begins behind 4:0\n\tat x"),
+            "example.py: DataTrimmed: what is left begins behind 4:0\n",
+        ),
     ],
 )
 def test_whatever_goes_wrong_ends_with_2_and_in_words(

@@ -180,7 +180,9 @@ def test_x1_that_a_batch_is_committed_is_known_until_a_newer_one_is(
         for number, name in enumerate(names):
             rows = pa.record_batch({"value": pa.array([b"%d" % number])})
             Attempt(options, name, BatchRun.begin(), number).write(iter([rows]))
-            kept.append(sync_client.admin("transactions.describe", name=name.text)["keep_newest"])
+            told = sync_client.admin("transactions.describe", name=name.text)
+            kept.append(told["keep_newest"])
+            assert told["keep_ms"] == 30 * 86_400_000, "not the week of the service"
             sync_client.begin(name=name.text).abort()
     finally:
         close_clients()

@@ -234,7 +234,8 @@ def test_a_real_stream_waits_for_its_least_batch(
         wait_until(lambda: sizes or not query.isActive, "the first batch")
         for value in numbered("a", 8):
             send(sync_client, topic, [value])
-        wait_until(lambda: sum(sizes) == 9 or not query.isActive, "two batches or one")
+        # A batch may begin while they are sent: up to three of them are then less than the next one.
+        wait_until(lambda: sum(sizes) >= 6 or not query.isActive, "all but what is less than a batch")
         assert query.exception() is None
         assert min(sizes[1:]) >= 4
     finally:

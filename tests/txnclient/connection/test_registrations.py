@@ -144,3 +144,36 @@ async def test_an_opening_that_is_cancelled_leaves_no_registration() -> None:
         async with client.producer(TOPIC):
             await until(lambda: server.registered)
         await until(lambda: not server.registered)
+
+
+@virtual_time
+async def test_a_registration_follows_a_connection_of_its_own_that_nothing_else_is_told_over() -> None:
+    """▲ The cluster is followed at another server: no news of it tells that the controller's connection has ended."""
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        home = client._directory.home()
+        assert home is not None
+        (away,) = cluster.servers.keys() - {home.address}
+        cluster.controller = away
+        cluster.owners = dict.fromkeys(SEGMENTS, home.address)
+        cluster.announce()
+        await until(lambda: client._directory.controller_address == away)
+        controller = cluster.servers[away]
+        async with client.producer(TOPIC):
+            await until(lambda: len(controller.registered) == 1)
+            await controller.cut()
+            await until(lambda: controller.seen["register_producer"] == 2, within_s=10.0)
+            await until(lambda: len(controller.registered) == 1)
+
+
+@virtual_time
+async def test_a_producer_opened_behind_a_refused_registration_is_not_refused_for_that() -> None:
+    """▲ A controller that has just been elected may lag, and the producers that are open already are kept open."""
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        second = cluster.servers["broker:2"]
+        async with client.producer(TOPIC):
+            second.refuse["register_producer"] = [TopicNotFound("not heard of here yet")]
+            cluster.controller = "broker:2"
+            cluster.announce()
+            await until(lambda: second.seen["register_producer"] == 1)
+            async with client.producer(TOPIC):
+                await until(lambda: len(second.registered) == 1)

@@ -55,9 +55,19 @@ async def test_receive_times_out_and_receive_many_returns_nothing() -> None:
         with pytest.raises(txnclient.Timeout):
             await consumer.receive(timeout=0.5)
         assert await consumer.receive_many(10, timeout=0.5) == []
-        with pytest.raises(txnclient.Timeout):
-            await consumer.receive()
-        assert 8.0 <= cluster.clock.monotonic() - before < 8.1
+        assert 1.0 <= cluster.clock.monotonic() - before < 1.1
+
+
+@virtual_time
+async def test_receive_without_a_timeout_waits_for_longer_than_the_client_does() -> None:
+    async with connected(timeout=7.0) as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        waiting = [asyncio.ensure_future(one) for one in (consumer.receive(), consumer.receive_many(1))]
+        await asyncio.sleep(70.0)
+        assert not any(one.done() for one in waiting)
+        server.deliver(LEFT, 0, b"a")
+        server.deliver(RIGHT, 0, b"b")
+        assert len(await asyncio.gather(*waiting)) == 2
 
 
 @virtual_time

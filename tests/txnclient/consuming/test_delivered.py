@@ -13,9 +13,10 @@ from tests.txnclient.consuming.attached import acks, attached
 from tests.txnclient.consuming.test_inbox import entry
 from tests.txnclient.scripted_server import SEGMENTS, connected
 from tests.waiting import until
+from txnclient.consuming.bits import all_bits
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.delivered import FIRST_COMPACTION, LOST_REMEMBERED, Delivered, DeliveryOrder, place_of
-from txnclient.consuming.inbox import Inbox, all_bits
+from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import Message
 from txnwire.errors import InvalidArgument, StoreFull
 from txnwire.ids import Position

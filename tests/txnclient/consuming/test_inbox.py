@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnclient.consuming.inbox import Inbox, all_bits, bits_of
+from txnclient.consuming.bits import all_bits, bits_of
+from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import Message, ReceivedEntry
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.ids import Position

@@ -141,3 +141,23 @@ async def test_a_snapshot_of_an_older_program_is_taken_again_until_it_is_new_eno
         assert (await asking).revision == 9
         with pytest.raises(txnclient.Timeout, match="of revision 9, and at_least asks for 10"):
             await client.snapshot(TOPIC, at_least=10)
+
+
+@virtual_time
+async def test_who_waits_for_a_snapshot_is_told_at_once_that_the_client_was_closed() -> None:
+    """Both who waits for the one under way and who waits for the next."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.hold["take_snapshot"] = asyncio.Event()
+        waiting = [asyncio.ensure_future(opened(client))]
+        await until(lambda: server.seen["take_snapshot"] == 1)
+        waiting += [asyncio.ensure_future(opened(client)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        before = cluster.clock.monotonic()
+        closing = asyncio.ensure_future(client.close())
+        for one in waiting:
+            with pytest.raises(txnclient.ConnectionLost, match="closed"):
+                await one
+        await closing
+        assert cluster.clock.monotonic() - before < 5.0
+        server.hold["take_snapshot"].set()

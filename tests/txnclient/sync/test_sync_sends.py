@@ -316,3 +316,19 @@ async def test_c7_a_transaction_of_another_loop_is_refused(cluster: InProcessClu
 
     await asyncio.to_thread(work)
     await txn.commit()
+
+
+async def test_a_numbered_producer_sends_each_id_once_also_with_futures(cluster: InProcessCluster) -> None:
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC, segments=2)
+            for last in (5, 9):
+                with client.producer(TOPIC, name="source", sequence_id=-1) as producer:
+                    assert producer.last_sequence_id == (-1 if last == 5 else 5)
+                    sent = [producer.send_nowait(b"%d" % one, key=f"k{one}", sequence_id=one) for one in range(last)]
+                    wait(sent, timeout=30.0)
+                    producer.send(b"%d" % last, key="k", sequence_id=last)
+            with client.reader(TOPIC, end="latest") as reader:
+                assert sorted(message.sequence_id for message in reader) == list(range(10))
+
+    await asyncio.to_thread(work)

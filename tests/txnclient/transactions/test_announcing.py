@@ -117,3 +117,26 @@ async def test_very_many_open_transactions_are_announced_as_they_are() -> None:
     assert server.announced[-1] == [txn_id for txn_id in ids if txn_id != ended.id]
     await cluster.stop()
     await client.close()
+
+
+@virtual_time
+async def test_open_transactions_are_announced_again_where_their_tcid_has_come_back() -> None:
+    """▲ Over the same connection: its coordinator has lost the TCID meanwhile, with what it knew of the sessions."""
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        cluster.coordinators = {0: "broker:1"}
+        cluster.announce()
+        await asyncio.sleep(0.1)
+        txn = await client.begin()
+        first, second = cluster.servers["broker:1"], cluster.servers["broker:2"]
+        await first.cut()
+        await until(lambda: [txn.id] in first.announced)
+        second.ignore["announce_session"] = 1000
+        told, address = len(first.announced), first.address
+        link = client._session.links.ready(address)
+        for owner in (second.address, address):
+            cluster.coordinators = {0: owner}
+            cluster.announce()
+            await until(lambda owner=owner: client._directory.coordinator_address(0) == owner)  # type: ignore[misc]
+        await until(lambda: len(first.announced) > told, within_s=5.0)
+        assert first.announced[-1] == [txn.id]
+        assert client._session.links.ready(address) is link

@@ -39,6 +39,7 @@ from txnstore.records import (
 )
 from txnstore.store import Commit, KeyValue, Put
 from txnwire.calls import serve_connection
+from txnwire.errors import NotOwner
 from txnwire.ids import TxnId
 from txnwire.names import TopicName
 from txnwire.ports import Connection
@@ -109,7 +110,17 @@ def serving(here: Owners, address: str, clock: LoopClock) -> Any:
     async def stats(args: Mapping[str, Any]) -> dict[str, Any]:
         return await here.stats(address, args["segment"])
 
-    requests.add({"segment.stats": stats})
+    async def lag(args: Mapping[str, Any]) -> dict[str, Any]:
+        number = int(args["segment"].rpartition("-")[2])
+        return {
+            "lags": {"billing": {"messages": number, "oldest_ms": 1}, "packing": {"messages": 0, "oldest_ms": None}}
+        }
+
+    async def position(args: Mapping[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(3600.0 if address in here.silent else 0.01)
+        return {"position": [1, 2, 3]}
+
+    requests.add({"segment.stats": stats, "subscription.lag": lag, "subscription.position": position})
 
     async def serve(connection: Connection) -> None:
         await serve_connection(connection, [requests], server_id=address, roles=(), incarnation="1", clock=clock)
@@ -154,6 +165,23 @@ async def test_so_many_segments_are_asked_at_once_and_all_are_told_of() -> None:
             ("packing", ["worker-0", "worker-1", "worker-2"]),
         ]
         assert (here.asked, here.most) == (SEGMENTS, ASKED_AT_ONCE)
+        billing_lag, packing_lag = (row["lag_messages"] for row in rows)
+        assert (billing_lag, packing_lag) == (sum(range(SEGMENTS)), 0)
+        assert [row["lag_seconds"] > 0 for row in rows] == [True, False]
+
+
+@virtual_time
+async def test_positions_are_told_of_all_segments_or_not_at_all() -> None:
+    """▲ A segment that is left out would be read from the earliest on."""
+    async with owners() as here:
+        subscription = encode(SubscriptionRecord(type="stream", start={"kind": "earliest"}, created_ms=1))
+        await here.store.commit(Commit(puts=(Put(keys.subscription(TOPIC.path, "billing"), subscription),)))
+        asked = {"topic": str(TOPIC), "subscription": "billing"}
+        told = await here.answers["subscriptions.positions"](asked)
+        assert list(told["segments"].values()) == [[1, 2, 3]] * SEGMENTS
+        here.silent["h:2"] = None
+        with pytest.raises(NotOwner, match=f"{SEGMENTS // 2} segments do not tell where billing stands"):
+            await here.answers["subscriptions.positions"](asked)
 
 
 class CollectedAmidReads(MemoryStore):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from segments.ledger.ledger_files import FOLDER_MARK
 from txnctl.backup.folder import BackupFolder
-from txnctl.backup.manifest import CopiedFile
-from txnctl.backup.taking import _Taking
+from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
+from txnctl.backup.taking import _Taking, verify_backup
 from txnctl.process.settings import ServerSettings
+from txnwire.errors import DataCorrupt
 
 NAME = "000001-now"
 
@@ -34,10 +38,10 @@ class Ledgers:
         (self.root / "tenant/space/topic" / path).unlink()
 
     async def copied(
-        self, change: Callable[[], None] = lambda: None, known: list[CopiedFile] | None = None
+        self, change: Callable[[], None] = lambda: None, known: list[CopiedFile] | None = None, *, behind: int = 1
     ) -> list[CopiedFile]:
-        """`change` is called once the first ledger has been copied."""
-        changes = [change]
+        """`change` is called once so many ledgers have been copied."""
+        changes = [change, *[lambda: None] * behind]  # progress is told of before the first one too
 
         def on_progress(_: str) -> None:
             if changes:
@@ -88,6 +92,21 @@ async def test_what_retention_takes_meanwhile_leaves_no_gap(tmp_path: Path) -> N
     assert sizes(await ledgers.copied(trim)) == {"a/2.ledger": 12, "a/3.ledger": 13}
 
 
+@pytest.mark.parametrize("behind", [1, 2])
+async def test_what_retention_takes_of_what_was_copied_and_of_what_was_not_leaves_no_gap_in_between(
+    tmp_path: Path, behind: int
+) -> None:
+    ledgers = Ledgers(tmp_path)
+    for number in range(5):
+        ledgers.write(f"a/{number}.ledger", 10 + number)
+
+    def trim() -> None:
+        for number in range(3):
+            ledgers.remove(f"a/{number}.ledger")
+
+    assert sizes(await ledgers.copied(trim, behind=behind)) == {"a/3.ledger": 13, "a/4.ledger": 14}
+
+
 async def test_what_goes_right_after_it_was_copied_takes_all_before_it_along(tmp_path: Path) -> None:
     ledgers = Ledgers(tmp_path)
     for number in range(3):
@@ -107,3 +126,33 @@ async def test_a_topic_may_be_called_as_a_half_written_file_is(tmp_path: Path) -
     half.write_bytes(b"")
     backups.drop_leftovers()
     assert (folder.exists(), half.exists()) == (True, False)
+
+
+async def test_a_copy_that_is_found_damaged_is_not_taken_for_that_ledger_by_the_next_backup(tmp_path: Path) -> None:
+    """▲ Each later one would name it too, for as long as the ledger stays as it is."""
+    ledgers = Ledgers(tmp_path)
+    ledgers.write("a/0.ledger", 10)
+    (copy,) = [settled(one, ledgers.root) for one in await ledgers.copied()]
+    snapshot = hashlib.sha256(b"").digest()
+    ledgers.backups.etcd_path(NAME).write_bytes(snapshot)
+    manifest = BackupManifest(
+        store="store",
+        former=[],
+        generation=0,
+        segment_floor=0,
+        prefix="",
+        taken_ms=1,
+        etcd=EtcdCopy(size=len(snapshot), sha256=hashlib.sha256(snapshot).hexdigest(), revision=1),
+        revision=1,
+        files=[copy],
+    )
+    await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)
+    with ledgers.backups.open(copy) as stored:
+        Path(stored.name).chmod(0o600)
+        Path(stored.name).write_bytes(bytes(9) + b"\1")
+    for _ in range(2):
+        with pytest.raises(DataCorrupt):
+            await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)
+    (again,) = await ledgers.copied(known=[copy])
+    assert again.sha256 == copy.sha256
+    await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)

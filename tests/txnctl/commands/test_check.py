@@ -262,6 +262,7 @@ def test_every_record_is_read_into_its_place(key: bytes, record: object) -> None
 
 async def test_keys_between_ours_are_found_and_ours_are_not(memory_store: MemoryStore) -> None:
     ours = [keys.SEGMENT_IDS, keys.INCARNATION, keys.COMPACTION, keys.GC_HORIZON, keys.DATA_FOLDER, keys.CLOCK]
+    ours.append(keys.TXN_NAME_COUNTS)
     ours.append(keys.txn_key("me", "k"))
     strange = [b"/a", b"/segment-ids2", b"/topics/x", b"/zzz"]
     for key in (*ours, *strange):

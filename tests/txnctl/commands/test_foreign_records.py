@@ -19,6 +19,7 @@ async def test_every_listing_shows_the_rest(cluster: InProcessCluster) -> None:
         async with await client.consumer(TOPIC, "good"), await client.producer(TOPIC) as producer:
             txn = await client.begin()
             await producer.send(b"x", txn=txn)
+            path = (await client.describe_topic(TOPIC)).active[0].path
             foreign = [
                 keys.TXN + b"someone-else",
                 keys.TXN + b"0000-00000000000003e7",
@@ -27,6 +28,11 @@ async def test_every_listing_shows_the_rest(cluster: InProcessCluster) -> None:
                 keys.TXN_KEY + b"someone&else",
                 keys.TOPIC + b"someone-else",
                 keys.subscription("public/default/orders", "bad"),
+                keys.txn_name("someone-else"),
+                keys.writes_by_segment(path) + b"someone-else",
+                keys.acks_by_segment(path) + b"bad/someone-else",
+                keys.BROKER + b"someone-else",
+                keys.load(path),
             ]
             for key in foreign:
                 await store.commit(Commit(puts=(Put(key, b"not ours"),)))
@@ -36,10 +42,14 @@ async def test_every_listing_shows_the_rest(cluster: InProcessCluster) -> None:
                 "transactions": ("transactions", "list"),
                 "hanging": ("transactions", "hanging", "--older-than", "0"),
                 "keys": ("keys", "list"),
+                "names": ("names", "list"),
+                "brokers": ("brokers", "list"),
             }
             rows = dict(
                 zip(words, await asyncio.gather(*(listed(cluster, *one) for one in words.values())), strict=True)
             )
+            await done("topics", "describe", TOPIC, url=cluster.url)
+            of_segment = await listed(cluster, "transactions", "list", "--segment", f"segment://{path}")
             tables = await asyncio.gather(*(done(*one, url=cluster.url) for one in words.values()))
             await txn.abort()
     assert [row["topic"] for row in rows["topics"]] == [TOPIC, "topic://someone-else"]
@@ -48,7 +58,11 @@ async def test_every_listing_shows_the_rest(cluster: InProcessCluster) -> None:
     assert str(txn.id) in [row["txn"] for row in rows["hanging"] if "error" not in row]
     assert ["someone-else" in row["txn"] for row in rows["hanging"] if "error" in row] == [True] * 2
     assert [(row["key"], "error" in row) for row in rows["keys"]] == [("job", False), ("someone&else", True)]
-    for table in tables[1:]:
+    assert [(row["name"], "error" in row) for row in rows["names"]] == [("someone-else", True)]
+    assert "broker" in [row["broker"] for row in rows["brokers"]]
+    assert [row["txn"] for row in of_segment if "error" not in row] == [str(txn.id)]
+    assert len([row for row in of_segment if "error" in row]) == 2
+    for table in tables[1:-1]:
         assert "not a" in table.out
     for key in foreign:  # or the cluster would go on complaining
         await store.commit(Commit(deletes=(Delete(key),)))

@@ -222,7 +222,8 @@ async def test_v8_a_queue_shows_what_it_sets_aside_and_is_not_said_to_wait(clust
     assert (row["unacked"], row["set_aside"], row["delayed"], len(row["consumers"])) == (1, 1, 0, 1)
     _, header, values = table.out.splitlines()
     assert header.split() == [
-        *("segment", "consumers", "mark_delete", "backlog", "unacked", "set_aside", "delayed", "pending_acks"),
+        *("segment", "consumers", "mark_delete", "lag_messages", "lag_seconds", "backlog", "unacked", "set_aside"),
+        *("delayed", "pending_acks"),
         "pending_in",
     ]
     assert values.split()[1] == "1"

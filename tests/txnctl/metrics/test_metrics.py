@@ -18,6 +18,8 @@ from tests.cluster import InProcessCluster
 from tests.waiting import until
 from txnctl.metrics.catalogue import catalogue, families
 from txnctl.metrics.metric import Metric, MetricKind, cumulative, largest
+from txnctl.metrics.of_process import SWEEPER
+from txnctl.metrics.statistics import NamesOfNamespace, SweeperStatistics
 from txnctl.process.http import HttpEndpoint
 from txnctl.process.server import Server
 from txnwire.histogram import Histogram
@@ -149,6 +151,19 @@ async def test_the_elected_sweeper_counts_what_stands_in_etcd(cluster: InProcess
     assert value(found["pulsar_txn_metadata_store_outstanding_op_records"]) == 0
     assert value(found["txnstore_etcd_file_bytes"]) > 0
     assert value(found["txnstore_etcd_quota_bytes"]) > 0
+
+
+def test_names_are_told_by_namespace_beside_what_each_may_have() -> None:
+    """Both of the same namespaces: the alert divides one by the other."""
+    names = tuple(NamesOfNamespace(f"n{number:02}", number, 100) for number in range(1, 31))
+    statistics = SweeperStatistics(elected=True, census=None, names=names)
+    kept, allowed = (
+        {one.labels["names"]: one.value for one in metric.family(statistics).samples}
+        for metric in SWEEPER
+        if metric.labels
+    )
+    assert kept == {f"n{number:02}": number for number in range(11, 31)}
+    assert allowed == dict.fromkeys(kept, 100)
 
 
 def test_buckets_are_cumulative_and_the_last_holds_all() -> None:

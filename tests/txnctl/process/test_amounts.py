@@ -24,8 +24,10 @@ def test_sizes(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected_s"),
-    [("0", 0), ("1.5", 1.5), ("500ms", 0.5), ("90s", 90), ("1h30m", 5400), ("7d", 604_800), ("2w", 1_209_600)],
-)
+    [("0", 0), ("1.5", 1.5), ("500ms", 0.5), ("90s", 90), ("1h30m", 5400), ("7d", 604_800), ("2w", 1_209_600),
+     ("7 days", 604_800), ("90 min", 5400), ("1 hour", 3600), ("1 h 30 m", 5400), ("2 Weeks", 1_209_600),
+     ("10 sec", 10)],
+)  # fmt: skip
 def test_durations(text: str, expected_s: float) -> None:
     assert seconds_of(text) == expected_s
 
@@ -35,7 +37,7 @@ def test_a_plain_number_keeps_the_unit_that_the_option_names() -> None:
 
 
 @pytest.mark.parametrize("parse", [size_of, seconds_of, milliseconds_of])
-@pytest.mark.parametrize("text", ["", "-1", "10 potatoes", "1e400", "nan", "7d!", "G"])
+@pytest.mark.parametrize("text", ["", "-1", "10 potatoes", "1e400", "nan", "7d!", "G", "d", "3 D", "7 days or so"])
 def test_anything_else_is_refused_with_what_was_expected(parse: Callable[[str], float], text: str) -> None:
     with pytest.raises(InvalidArgument, match="expected"):
         parse(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -19,9 +20,10 @@ from tests.txnstore.faulty_store import (
 from txnstore import keys
 from txnstore.access import pins
 from txnstore.access.backend import StoreStatus
-from txnstore.maintenance import CompactionPlan, Maintenance, worth_defragmenting
+from txnstore.access.soft_limit import is_exceeded
+from txnstore.maintenance import CompactionPlan, Maintenance, is_sparse, worth_defragmenting
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.memory.memory_store import MemoryBackend
+from txnstore.memory.memory_store import MemoryBackend, MemoryStore
 from txnstore.memory.mvcc import Mvcc
 from txnstore.records import Pin, decode
 from txnstore.store import (
@@ -134,6 +136,44 @@ def test_defragmentation_is_for_large_files_of_free_pages(file_bytes: int, in_us
         version="", revision=1, db_bytes=file_bytes, db_bytes_in_use=in_use, quota_bytes=0, no_space=False
     )
     assert worth_defragmenting(status, 1000) is worth
+
+
+@pytest.mark.parametrize(
+    ("in_use", "before", "sparse"), [(499, 0, False), (500, 400, True), (500, 401, False), (900, 850, False)]
+)
+def test_pages_half_full_are_looked_for_once_much_has_come_since(in_use: int, before: int, sparse: bool) -> None:
+    status = StoreStatus(version="", revision=1, db_bytes=950, db_bytes_in_use=in_use, quota_bytes=0, no_space=False)
+    assert is_sparse(status, 1000, before) is sparse
+
+
+class GrowingStore(MemoryStore):
+    """Its members tell of so many bytes in use; a defragmentation leaves half of them."""
+
+    in_use = 300
+    defragmented = 0
+
+    async def status(self, *, timeout_s: float = 10.0) -> StoreStatus:
+        return StoreStatus(
+            version="", revision=1, db_bytes=self.in_use, db_bytes_in_use=self.in_use, quota_bytes=1000, no_space=False
+        )
+
+    async def defragment(self) -> None:
+        self.in_use //= 2
+        self.defragmented += 1
+
+
+@virtual_time
+async def test_half_empty_pages_are_filled_by_one_defragmentation_and_not_again_before_they_grow() -> None:
+    store = GrowingStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
+    maintenance = Maintenance(store, LoopClock(), by="one")
+    for in_use, defragmented in ((300, 0), (560, 1), (280, 1), (370, 1), (490, 1), (700, 2)):
+        store.in_use = in_use
+        await asyncio.sleep(700)
+        await maintenance.mind_size()
+        assert (in_use, store.defragmented) == (in_use, defragmented)
+        await maintenance.mind_size()
+        assert store.defragmented == defragmented
+    await store.close()
 
 
 @virtual_time
@@ -292,3 +332,12 @@ async def test_a_client_forgets_its_watches_that_were_closed_or_cut() -> None:
         etcd.elect(lambda: False)
     await backend.open_watch(A, B, 1)
     assert len(backend._streams) == 1
+
+
+def test_e3_an_etcd_that_has_raised_its_alarm_takes_no_new_work_however_little_is_in_use() -> None:
+    """▲ The alarm stays until it is disarmed, also where compaction and defragmentation have made room since: etcd
+    would refuse the ends of what was begun."""
+    made_room = StoreStatus(
+        version="3.5.21", revision=1, db_bytes=10, db_bytes_in_use=10, quota_bytes=1000, no_space=True
+    )
+    assert is_exceeded(made_room, 1000)

@@ -37,7 +37,7 @@ from txnstore.store import (
     Read,
     unchanged_since,
 )
-from txnwire.errors import InternalError, OutcomeUnknown, StoreUnavailable
+from txnwire.errors import InternalError, InvalidArgument, OutcomeUnknown, StoreUnavailable
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,21 @@ async def test_what_a_refused_group_left_unsent_is_withdrawn_too() -> None:
     assert kinds.count(StoreUnavailable) >= 4, kinds
     applied = len(etcd.mvcc.range(b"/k/", b"/k0")[0])
     assert applied <= 8 - kinds.count(StoreUnavailable) + 1
+    await store.close()
+
+
+@virtual_time
+async def test_e2_every_part_of_a_group_that_was_unanswered_and_then_refused_is_a_repeat() -> None:
+    """▲ A part sent as if for the first time might land twice: its first sending may still be on its way."""
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd, Script(fates=[LOST_BEFORE]))
+    innocent = [store.commit_nowait(create(b"/k/%d" % n, b"")) for n in range(7)]
+    poison = store.commit_nowait(Commit(puts=(Put(b"", b""),)))
+    results = await asyncio.gather(*innocent)
+    assert [result.repeated for result in results] == [True] * len(innocent)
+    assert store.statistics().splits > 1
+    with pytest.raises(InvalidArgument):
+        await poison
     await store.close()
 
 

@@ -18,13 +18,14 @@ from tests.txnstore.faulty_store import (
     client,
 )
 from tests.waiting import until
-from txnstore.access.following import _QUEUED_BATCHES
+from txnstore.access.following import _QUEUED_BATCHES, FollowingWatch
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.store import (
     Commit,
     Delete,
     EventKind,
     Put,
+    RangeResult,
     StoreWatch,
 )
 
@@ -139,4 +140,27 @@ async def test_e1_a_follower_that_takes_nothing_is_not_read_ahead_for_without_bo
         await store.commit(Commit(puts=(Put(A, b"%d" % n),)))
         await asyncio.sleep(0.1)
     assert len(watch._batches) == _QUEUED_BATCHES
+    await store.close()
+
+
+@virtual_time
+async def test_e1_what_is_written_right_behind_the_listing_of_a_compacted_range_is_followed() -> None:
+    """▲ The watch goes on at the next revision: one later, and a lone change in between would never be told."""
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    for n in range(3):
+        await store.commit(Commit(puts=(Put(A, b"%d" % n),)))
+    etcd.compact(etcd.mvcc.revision)
+
+    async def relist(start: bytes, end: bytes) -> RangeResult:
+        listed = await store.range(start, end)
+        await store.commit(Commit(puts=(Put(A, b"behind it"),)))
+        assert etcd.mvcc.revision == listed.revision + 1
+        return listed
+
+    watch = FollowingWatch(store.memory_backend, relist, b"/k/", b"/k0", 1, on_close=lambda _: None)
+    listed, behind = await anext(watch), await asyncio.wait_for(anext(watch), 10.0)
+    assert (listed.resync, [event.record.value for event in listed.events]) == (True, [b"2"])
+    assert (behind.resync, [event.record.value for event in behind.events]) == (False, [b"behind it"])
+    await watch.close()
     await store.close()

@@ -12,9 +12,11 @@ from txnstore.writes.name_transitions import (
     KEEP_MS,
     Expired,
     Keep,
+    NameDeletion,
     NameRetention,
     NameState,
     plan_begin_named,
+    plan_delete_name,
     plan_expire_name,
     read_begin_named_verdict,
     read_name,
@@ -188,7 +190,9 @@ def test_a_name_is_kept_for_as_long_as_its_begin_asked_for() -> None:
 
 def test_the_newest_commit_is_told_by_its_begin_not_by_the_wall_clock_or_the_name() -> None:
     """Clocks are stepped, and 10 sorts before 9."""
-    assert expired(record("q/9", 9, COMMITTED, 20), record("q/10", 10, COMMITTED, 5), after_ms=20) == ["q/9"]
+    assert expired(record("q/9", 9, COMMITTED, 20_000), record("q/10", 10, COMMITTED, 5_000), after_ms=20_000) == [
+        "q/9"
+    ]
 
 
 def test_an_aborted_or_undecided_name_makes_no_older_commit_go() -> None:
@@ -197,8 +201,31 @@ def test_an_aborted_or_undecided_name_makes_no_older_commit_go() -> None:
 
 
 def test_what_was_collected_within_the_month_stays() -> None:
-    assert expired(record("q/1", 1, COMMITTED, 1), record("q/2", 2, COMMITTED, 2)) == []
-    assert expired(record("q/1", 1, COMMITTED, 1), record("q/2", 2, COMMITTED, 2), after_ms=1) == ["q/1"]
+    assert expired(record("q/1", 1, COMMITTED, 1_000), record("q/2", 2, COMMITTED, 2_000)) == []
+    assert expired(record("q/1", 1, COMMITTED, 1_000), record("q/2", 2, COMMITTED, 2_000), after_ms=1_000) == ["q/1"]
+
+
+async def test_a_name_that_was_begun_again_meanwhile_is_not_deleted(memory_store: MemoryStore) -> None:
+    """▲ It was read as aborted, and names an open transaction by now."""
+    epoch = await start(memory_store)
+    await memory_store.commit(Commit(puts=(Put(KEY, named(FIRST, ABORTED).value),)))
+    found = await memory_store.get(KEY)
+    assert found is not None
+    passed = NameDeletion().saw_ended(found, ABORTED)
+    assert passed == Expired(KEY, found.mod_revision)
+    assert (await memory_store.commit(plan_begin_named(SECOND, epoch, OPENED, NAME, found, Keep()))).succeeded
+    assert not (await memory_store.commit(plan_delete_name(passed))).succeeded
+    assert await memory_store.get(KEY) is not None
+
+
+def test_whoever_asks_for_a_deletion_waits_for_no_time_and_keeps_the_newest_that_asked_for_it() -> None:
+    """A record rounds its time up, so one of this second lies in the future."""
+    deletion = NameDeletion()
+    far = 10**15
+    found = [record(f"q/{number}", number, COMMITTED, far) for number in (1, 2)]
+    found += [record("q/3", 3, COMMITTED, far, Keep(far)), record("q/4", 4, None)]
+    passed = [deletion.saw_ended(each, COMMITTED) for each in found[:3]] + [deletion.saw_ended(found[3], ABORTED)]
+    assert [one and keys.txn_name_text(one.key) for one in passed] == [None, "q/1", "q/3", "q/4"]
 
 
 async def test_a_name_that_was_begun_again_meanwhile_is_not_forgotten(memory_store: MemoryStore) -> None:

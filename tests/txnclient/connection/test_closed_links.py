@@ -1,0 +1,75 @@
+"""What a client leaves at a server, and who goes on waiting, behind a connection or a client that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.waiting import until
+from txnwire.errors import SegmentSealed, to_wire
+from txnwire.proto import txn_pb2 as pb
+
+
+@virtual_time
+async def test_a_producer_that_nobody_has_any_more_is_closed_at_the_broker_that_tells_of_it() -> None:
+    """▲ The broker keeps what it has closed until its client has heard of it."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"x", key="k")
+            (peer, _), *_ = server.producers
+            error = to_wire(SegmentSealed("sealed"))
+            peer.push(pb.Command(producer_closed=pb.ProducerClosed(producer_id=987_654, error=error)))
+            await until(lambda: 987_654 in server.closed_producers)
+
+
+@virtual_time
+async def test_whoever_waits_for_a_server_is_told_at_once_that_its_client_was_closed() -> None:
+    async with connected() as (cluster, client):
+        cluster.coordinators = {}
+        cluster.announce()
+        await until(lambda: not client._directory.coordinators)
+        waiting = asyncio.ensure_future(client.begin())
+        await asyncio.sleep(0.5)
+        closing = asyncio.ensure_future(client.close())
+        async with asyncio.timeout(10.0):
+            with pytest.raises(txnclient.ConnectionLost, match="closed"):
+                await waiting
+        await closing
+
+
+@virtual_time
+async def test_an_abort_does_not_wait_for_sends_whose_connection_ends_beside_it() -> None:
+    """▲ They would be sent again to whoever owns the segment next, and be refused there: nobody needs that answer."""
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        home = client._directory.home()
+        assert home is not None
+        (away,) = cluster.servers.keys() - {home.address}
+        cluster.coordinators = {0: home.address}
+        cluster.owners = dict.fromkeys(SEGMENTS, away)
+        cluster.announce()
+        await asyncio.sleep(0.1)
+        txn, producer = await client.begin(), await client.producer(TOPIC)
+        owner, coordinator = cluster.servers[away], cluster.servers[home.address]
+        await producer.send(b"stored", key="k", txn=txn)
+        owner.stall_sends = True
+        sent = producer.send_nowait(b"on its way", key="k", txn=txn)
+        await until(lambda: owner.stalled)
+        coordinator.hold["end_txn"] = asyncio.Event()
+        aborting = asyncio.ensure_future(txn.abort(timeout=25.0))
+        await until(lambda: coordinator.seen["end_txn"])
+        cluster.owners = dict.fromkeys(SEGMENTS, "")
+        cluster.announce()
+        owner.drop_stalled()
+        await owner.cut()
+        await asyncio.sleep(0.1)
+        before = cluster.clock.monotonic()
+        coordinator.hold["end_txn"].set()
+        await aborting
+        assert cluster.clock.monotonic() - before < 5.0
+        with pytest.raises(txnclient.TxnError):
+            await sent

@@ -1,0 +1,144 @@
+"""A consumer of all topics that match a pattern: those that come are joined, those that go are left quietly."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import txnclient
+from tests.waiting import until
+from txnclient.consuming import topic_pattern
+from txnclient.consuming.topic_pattern import TopicPattern
+
+NAMES = "topic://public/default/orders-"
+PATTERN = NAMES + ".*"
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_pattern, "LOOK_S", 0.05)
+
+
+async def sent(client: txnclient.Client, topic: str, value: bytes) -> None:
+    async with client.producer(topic) as producer:
+        await producer.send(value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix"),
+    [
+        (PATTERN, "public/default/"),
+        ("public/default/orders-.*", "public/default/"),
+        (re.compile(PATTERN), "public/default/"),
+        (re.compile(PATTERN, re.IGNORECASE), ""),
+        (PATTERN + "|topic://other/default/.*", ""),
+        ("(?i)" + PATTERN, ""),
+        (".*", ""),
+        ("public/default/?.*/orders", ""),
+        ("topic://public/.*/orders", ""),
+        ("topic://pub.c/default/orders", ""),
+    ],
+)
+def test_only_topics_that_may_match_are_listed(pattern: str | re.Pattern[str], prefix: str) -> None:
+    assert TopicPattern(pattern, left_out=lambda _: False).prefix == prefix
+
+
+def test_the_whole_name_matches_with_the_scheme_or_without() -> None:
+    for pattern in (PATTERN, "public/default/orders-.*"):
+        matches = TopicPattern(pattern, left_out=lambda topic: topic.endswith("-DLQ")).matches
+        found = [one for one in ("a", "b-s-DLQ") if matches(NAMES + one)]
+        assert found == ["a"]
+        assert not matches("topic://public/default/other-orders-a")
+    assert not TopicPattern("orders-a", left_out=lambda _: False).matches(NAMES + "a")
+
+
+async def test_topics_that_appear_are_joined_and_deleted_ones_are_left(client: txnclient.Client) -> None:
+    """From their earliest message on, whatever the start of the first ones; one that comes again is another one."""
+    await client.create_topic(NAMES + "a")
+    await client.create_topic("topic://public/default/others")
+    await sent(client, NAMES + "a", b"old")
+    async with client.consumer(topics_pattern=re.compile(PATTERN), subscription="s", start="latest") as consumer:
+        assert consumer.topics == [NAMES + "a"]
+        await client.create_topic(NAMES + "b")
+        await sent(client, NAMES + "b", b"new")
+        message = await consumer.receive(timeout=20)
+        assert (message.topic, message.value) == (NAMES + "b", b"new")
+        await consumer.ack(message)
+        for _ in range(2):
+            await client.delete_topic(NAMES + "a", force=True)
+            await until(lambda: consumer.topics == [NAMES + "b"], within_s=20)
+            await client.create_topic(NAMES + "a")
+            await sent(client, NAMES + "a", b"again")
+            message = await consumer.receive(timeout=20)
+            assert (message.topic, message.value) == (NAMES + "a", b"again")
+        assert sorted(consumer.topics) == [NAMES + "a", NAMES + "b"]
+        assert (await consumer.lag()).messages == 1
+        await consumer.unsubscribe()
+    for topic in (NAMES + "a", NAMES + "b"):
+        assert (await client.admin("subscriptions.list", topic=topic))["subscriptions"] == []
+
+
+async def test_a_topic_that_appears_is_read_from_its_beginning(
+    client: txnclient.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ What was sent before it was found is newer than the consumer, whose others begin at the latest."""
+    monkeypatch.setattr(topic_pattern, "LOOK_S", 1.0)
+    async with client.consumer(topics_pattern=PATTERN, subscription="s", start="latest") as consumer:
+        await client.create_topic(NAMES + "a")
+        await sent(client, NAMES + "a", b"first")
+        assert (await consumer.receive(timeout=20)).value == b"first"
+
+
+async def test_a_consumer_may_wait_for_the_first_topic(client: txnclient.Client) -> None:
+    async with client.consumer(topics_pattern=PATTERN, subscription="s", type="queue") as consumer:
+        assert consumer.topics == []
+        await client.create_topic(NAMES + "a")
+        await sent(client, NAMES + "a", b"v")
+        assert (await consumer.receive(timeout=20)).value == b"v"
+
+
+async def test_dead_letters_do_not_come_back(client: txnclient.Client) -> None:
+    """▲ Though their topic matches."""
+    await client.create_topic(NAMES + "a")
+    await sent(client, NAMES + "a", b"bad")
+    async with client.consumer(
+        topics_pattern=PATTERN, subscription="s", type="queue", max_redeliveries=0, redelivery_delay=0.0
+    ) as consumer:
+        await consumer.nack(await consumer.receive(timeout=20))
+        waiting = client.reader(NAMES + "a-s-DLQ")
+        await until_listed(client, NAMES + "a-s-DLQ", consumer)
+        async with waiting as reader:
+            consumer_gets = await consumer.receive_many(1, timeout=0.2)
+            assert (await reader.receive(timeout=20)).value == b"bad"
+            assert consumer_gets == []
+        assert consumer.topics == [NAMES + "a"]
+
+
+async def until_listed(client: txnclient.Client, topic: str, consumer: txnclient.Consumer[bytes]) -> None:
+    while topic not in await client.list_topics():
+        await consumer.receive_many(1, timeout=0.05)
+
+
+async def test_a_subscription_that_is_deleted_alone_fails_the_consumer(client: txnclient.Client) -> None:
+    """As it fails one that names its topics: somebody has meant that."""
+    await client.create_topic(NAMES + "a")
+    async with client.consumer(topics_pattern=PATTERN, subscription="s") as consumer:
+        await client.delete_subscription(NAMES + "a", "s", force=True)
+        with pytest.raises(txnclient.SubscriptionNotFound):
+            await consumer.receive(timeout=20)
+
+
+async def test_topics_or_a_pattern(client: txnclient.Client) -> None:
+    await client.create_topic(NAMES + "a")
+    for wrong in (
+        {"topics_pattern": PATTERN, "topics": NAMES + "a"},
+        {},
+        {"topics_pattern": "("},
+        {"topics_pattern": 7},
+        {"topics_pattern": re.compile(b"x")},
+    ):
+        with pytest.raises(txnclient.InvalidArgument):
+            await client.consumer(subscription="s", **wrong)  # type: ignore[call-overload]
+    with pytest.raises(txnclient.InvalidArgument, match="subscription"):
+        await client.consumer(NAMES + "a")

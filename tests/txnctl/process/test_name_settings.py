@@ -1,0 +1,41 @@
+"""The settings of names: for all namespaces, and for single ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator_v5.settings import NameSettings
+from txnctl.process.name_settings import bounds, keeps, name_settings
+from txnctl.process.settings import load
+from txnwire.errors import InvalidArgument
+
+
+def test_a_value_for_all_and_some_for_single_namespaces() -> None:
+    settings = name_settings("7d, orders=90d,a=b=1h, =2h", "2000000,orders=5")
+    assert (settings.keep_ms("x"), settings.keep_ms("orders")) == (604_800_000, 7_776_000_000)
+    assert (settings.keep_ms("a=b"), settings.keep_ms("")) == (3_600_000, 7_200_000)
+    assert (settings.bound("x"), settings.bound("orders")) == (2_000_000, 5)
+
+
+def test_the_defaults_are_those_of_the_coordinator() -> None:
+    settings = load(None)
+    assert name_settings(settings.names_keep, settings.names_max) == NameSettings()
+    assert load(None, names_max=7).names_max == "7"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "orders=7d", "7d,8d", "7d,a=1d,a=2d", "7d,a/b=1d", "59s", "100y", "37000d", "7d,"]
+)
+def test_what_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        keeps(text)
+    with pytest.raises(InvalidArgument, match="names_keep"):
+        load(None, names_keep=text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "5,a=0", "1.5"])
+def test_a_bound_is_a_number_from_1_on(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        bounds(text)
+    with pytest.raises(InvalidArgument, match="names_max"):
+        load(None, names_max=text)
