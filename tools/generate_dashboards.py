@@ -84,6 +84,18 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
                 "Entries; only subscriptions that exist are shown.",
             ),
             Panel(
+                "Messages not acked",
+                "short",
+                {"sum by (topic, subscription) (txnstore_subscription_lag_messagesN)": "{{topic}} {{subscription}}"},
+                "Of each broker the 20 subscriptions with most; one that has acked everything is not shown.",
+            ),
+            Panel(
+                "Age of the oldest message not acked",
+                "s",
+                {"max by (topic, subscription) (txnstore_subscription_lag_secondsN)": "{{topic}} {{subscription}}"},
+                "By its producer's clock.",
+            ),
+            Panel(
                 "Held back behind open transactions", "short", {"sum by (pod) (txnstore_pinned_entriesN)": "{{pod}}"}
             ),
             Panel("Queues", "short", {"sum by (state) (txnstore_queue_entriesN)": "{{state}}"}),

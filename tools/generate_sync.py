@@ -90,19 +90,25 @@ BODIES = {
         return self._bridge.sent(
             impl,
             lambda: impl.send_nowait(
-                value, key=key, properties=properties, event_time_ms=event_time_ms, txn=inner_txn
+                value,
+                key=key,
+                properties=properties,
+                event_time_ms=event_time_ms,
+                txn=inner_txn,
+                sequence_id=sequence_id,
             ),
             inner_txn,
         )
 """,
     "send_many": """
         impl, inner_txn = producer_impl(self._inner), impl_of(inner_of(txn))
+        what = f"sending to {self.topic}"
         if not impl.encodes and runs_no_code(messages):
-            return self._bridge.serve(lambda _: impl.send_many(messages, txn=inner_txn))
+            return self._bridge.serve(lambda _: within(impl.send_many(messages, txn=inner_txn), timeout, what))
         with closing(impl.parts(messages)) as parts:
             return self._bridge.serve(
-                lambda run_in_caller: impl.send_pulled(
-                    lambda: run_in_caller(lambda: next(parts, None)), txn=inner_txn
+                lambda run_in_caller: within(
+                    impl.send_pulled(lambda: run_in_caller(lambda: next(parts, None)), txn=inner_txn), timeout, what
                 )
             )
 """,
@@ -324,7 +330,8 @@ def generate() -> dict[Path, str]:
             "from txnclient.producing.bulk import runs_no_code", "from txnclient.consuming.message import Message",
             "from txnclient.producing.producer import producer_impl",
             "from txnclient.consuming.consumer import consumer_impl",
-            "from txnclient.consuming.consumer_impl import as_list",
+            "from txnclient.connection.deadlines import within",
+            "from txnclient.consuming.by_segment import as_list",
             "from txnclient.transactions.transaction import impl_of, transaction_impl",
             "from txnclient.serializers import V",
             "from txnclient.sync.bridge import Face, closed_behind, opened",
