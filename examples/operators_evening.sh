@@ -4,10 +4,12 @@
 #   txnctl dev &                                  # a cluster on this machine
 #   examples/operators_evening.sh FOLDER          # the folder is for a backup
 #
-# TXN_URL names the cluster where it is not txn://127.0.0.1:6650. ETCD and DATA, where they are given, are those of its
-# brokers: then there is a backup and a check, too. Everything here may be done while the cluster is in use, and while
-# servers are killed and come back. What only looks, or says how something is to be, may be given again where nobody
-# answers (`again`). What is consumed is printed before it is acked: so a line may come twice, and none is missing.
+# TXN_URL names the cluster where it is not txn://127.0.0.1:6650. FORGOTTEN_AFTER is how long a transaction of this topic
+# may be open before it is given up: longer than the longest of those that work. ETCD and DATA, where they are given,
+# are those of its brokers: then there is a backup and a check, too. Everything here may be done while the cluster is in
+# use, and while servers are killed and come back. What only looks, or says how something is to be, may be given again
+# where nobody answers (`again`). What is consumed is printed before it is acked: so a line may come twice, and none is
+# missing.
 set -euo pipefail
 
 folder=${1:?usage: operators_evening.sh FOLDER}
@@ -32,7 +34,7 @@ again txnctl topics create $orders
 seq 1 40 | sed 's/.*/{"key": "customer-&", "value": "order &"}/' | txnctl produce $orders --input json --txn 10
 
 say "who holds readers back? the oldest one is given up"
-hanging=$(again txnctl transactions hanging -o json | python3 -c 'import json, sys; print(*{row["txn"] for row in json.load(sys.stdin) if "/evening/" in row["segment"]})')
+hanging=$(again txnctl transactions hanging --older-than "${FORGOTTEN_AFTER:-1m}" -o json | python3 -c 'import json, sys; print(*{row["txn"] for row in json.load(sys.stdin) if "/evening/" in row["segment"]})')
 for transaction in $hanging; do
     again txnctl transactions abort "$transaction"
 done
