@@ -33,6 +33,8 @@ PROGRESS_EVERY_S = 0.5
 LAST_COMMIT_S = 10.0
 """How long Ctrl-C waits for a commit under way."""
 
+LAG_WITHIN_S = 5.0
+
 WAIT_S = 3600.0
 """Timeout of one receive without other limits; then it is called again."""
 
@@ -116,11 +118,30 @@ def consume(
                 topic, subscription, type=kind.value, start=at, isolation=isolation.value, name=name
             ) as consumer,
         ):
-            whole = await _consume(consumer, _Limits(count, idle, timeout), output, b"\0" if null else b"\n")
+            limits = _Limits(count, idle, timeout)
+            whole = await _consume(consumer, limits, output, b"\0" if null else b"\n")
+            if whole and output is Format.TABLE and not limits.reached:
+                await _tell_unread(consumer)
         if whole and output is Format.TABLE:
             print(_stays(topic, subscription), file=sys.stderr)
 
     run(work())
+
+
+async def _tell_unread(consumer: txnclient.Consumer[bytes]) -> None:
+    """Nothing more came, which looks like the end of the topic where messages wait for an open transaction."""
+    try:
+        async with asyncio.timeout(LAG_WITHIN_S):
+            unread = (await consumer.lag()).messages
+    except (TxnError, TimeoutError) as error:
+        print(f"whether more messages are there is not known: {error or 'no answer'}", file=sys.stderr)
+        return
+    if unread:
+        print(
+            f"not acked by the subscription: {unread} message{'s' * (unread != 1)}. "
+            f"Other consumers have them, or an open transaction holds them back (`txnctl transactions hanging --older-than 0`)",
+            file=sys.stderr,
+        )
 
 
 def _stays(topic: str, subscription: str) -> str:
@@ -275,6 +296,10 @@ class _Limits:
         return WAIT_S if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.began_s)
 
     @property
+    def reached(self) -> bool:
+        return self.count is not None and self.seen >= self.count
+
+    @property
     def wanted(self) -> int:
         return CHUNK_MESSAGES if self.count is None else min(CHUNK_MESSAGES, self.count - self.seen)
 
@@ -283,7 +308,7 @@ class _Limits:
 
     def over(self, *, received: int) -> bool:
         """Raises `Timeout` if the time is up before `count` was reached."""
-        if self.count is not None and self.seen >= self.count:
+        if self.reached:
             return True
         if self.left_s <= 0:
             if self.count is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import txnclient
 from pyspark_txnstore.sink.batch_names import micro_batch_name, stream_sink
 from tests.cluster import InProcessCluster
 from tests.txnctl.command_line import done, txnctl
@@ -46,6 +47,25 @@ async def test_no_more_than_the_count_is_printed_and_acked(cluster: InProcessClu
     first = await done("consume", TOPIC, "-s", "s", "--count", "1", url=cluster.url)
     rest = await done("consume", TOPIC, "-s", "s", "--count", "2", "--timeout", "20", url=cluster.url)
     assert (first.out, rest.out) == ("one\n", "two\nthree\n")
+
+
+async def test_who_gets_no_more_is_told_what_an_open_transaction_holds_back(
+    cluster: InProcessCluster,
+) -> None:
+    read = ["consume", TOPIC, "-s", "billing", "--idle", "0.5", "--count", "4"]
+    await done("topics", "create", TOPIC, url=cluster.url)
+    async with txnclient.connect(cluster.url) as client, await client.producer(TOPIC) as producer:
+        txn = await client.begin()
+        await producer.send(b"held", txn=txn)
+        await producer.send_many([b"a", b"b"])
+        waiting = await txnctl(*read, url=cluster.url)
+        assert (waiting.code, waiting.out) == (0, "")
+        assert "not acked by the subscription: 3 messages" in waiting.err
+        assert "txnctl transactions hanging" in waiting.err
+        await txn.commit()
+        assert (await done(*read[:4], "--count", "3", url=cluster.url)).out == "held\na\nb\n"
+        nothing = await txnctl(*read, url=cluster.url)
+        assert (nothing.code, "not acked" in nothing.err) == (0, False)
 
 
 async def test_a_line_that_is_too_long_stops_produce_and_is_told(cluster: InProcessCluster) -> None:
