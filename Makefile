@@ -17,6 +17,7 @@ N ?= 200
 MINUTES ?= 15
 VERSION ?= 3.13
 ONLY ?=
+CHAOS ?=
 PROTO := txnwire/proto/txn.proto txnstore/etcd/rpc.proto
 # Tests and runs start hundreds of Pythons: where the environment forbids compiled files, each would compile everything.
 unexport PYTHONDONTWRITEBYTECODE
@@ -149,10 +150,11 @@ spark-image: setup ## the container image of Spark with the client: drivers, exe
 	@$(BIN)/python tools/build_spark_image.py
 
 # Without the image of Spark its tests are skipped, and say so.
-test-containers: setup ## a cluster of real containers, rolled, killed, parted, then judged; says why where it cannot, and how long each part took
+test-containers: setup ## a cluster of real containers, rolled, killed, parted, then judged; says why where it cannot: make test-containers [CHAOS=containers SECONDS=600 SEED=7]
 	@$(BIN)/python tools/build_image.py; case $$? in \
 		0) $(BIN)/python tools/build_spark_image.py; test $$? -ne 1 || exit 1; \
-			CONTAINERS=1 $(BIN)/python -m pytest -q -rsP --durations 0 --durations-min 1 tests/containers;; \
+			CONTAINERS=1 CHAOS='$(CHAOS)' CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) \
+				$(BIN)/python -m pytest -q -rsP --durations 0 --durations-min 1 tests/containers;; \
 		3) echo "so no containers are tested";; \
 		*) exit 1;; esac
 

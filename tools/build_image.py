@@ -111,16 +111,35 @@ def pulled(image: str) -> bool:
     return done.returncode == 0
 
 
-def from_debian(tag: str, suite: str, variant: str, include: str, changes: Sequence[str]) -> None:
-    """Makes `tag` of Debian's packages. Raises `NotHere`."""
-    if shutil.which("mmdebstrap") is None or os.geteuid() != 0:
+def ensure_mmdebstrap(tag: str) -> None:
+    """Installs it where that is possible. Raises `NotHere`."""
+    if os.geteuid() == 0 and shutil.which("mmdebstrap") is None and shutil.which("apt-get") is not None:
+        print("installing mmdebstrap with apt-get", flush=True)
+        settings = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for words in (("update", "-q"), ("install", "-y", "-q", "--no-install-recommends", "mmdebstrap")):
+            subprocess.run(("apt-get", *words), env=settings, capture_output=True, timeout=TIMEOUT_S)
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
         raise NotHere(
             f"{tag} cannot be made: be root and `apt-get install mmdebstrap`, or let the engine reach a registry"
         )
+
+
+def from_mirrors(tag: str, *words: str) -> None:
+    """Runs what needs Debian's mirrors. Raises `NotHere`."""
+    try:
+        run(*words)
+    except SystemExit as error:
+        raise NotHere(f"{tag} cannot be made, does a mirror of Debian answer? {error}") from error
+
+
+def from_debian(tag: str, suite: str, variant: str, include: str, changes: Sequence[str]) -> None:
+    """Makes `tag` of Debian's packages. Raises `NotHere`."""
+    ensure_mmdebstrap(tag)
     print(f"no registry answers: making {tag} of Debian's packages by mmdebstrap, once", flush=True)
     with tempfile.TemporaryDirectory(prefix="txnstore-base-") as folder:
         archive = str(Path(folder, "base.tar"))
-        run(
+        from_mirrors(
+            tag,
             "mmdebstrap", f"--variant={variant}", f"--include={include}",
             "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
             "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-include=/usr/share/doc/*/copyright",

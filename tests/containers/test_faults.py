@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from txnclient import StoreFull
 pytestmark = [pytest.mark.process, pytest.mark.timeout(560)]
 DISK_MB = 80
 GIVEN_UP_S = 15.0
+CHAOS_S = float(os.environ.get("CHAOS_SECONDS", "60"))
 FILLING, KEPT = "topic://public/default/filling", "topic://public/default/kept"
 
 
@@ -27,6 +29,19 @@ async def test_containers_killed_and_parted_lose_double_and_tear_nothing(engine:
     assert verdict.findings == []
     assert verdict.operations["txn ok"] > 20
     assert len(verdict.faults) == 8
+
+
+@pytest.mark.skipif(
+    os.environ.get("CHAOS") != "containers", reason="drawn faults: make test-containers CHAOS=containers"
+)
+@pytest.mark.skipif(why_no_faults() is not None, reason=str(why_no_faults()))
+@pytest.mark.timeout(560 + CHAOS_S)
+async def test_drawn_faults_lose_double_and_tear_nothing(engine: Engine, tmp_path: Path) -> None:
+    """For `CHAOS_SECONDS` beyond one of each kind, drawn from `CHAOS_SEED`."""
+    verdict = await run(engine, tmp_path, seed=int(os.environ.get("CHAOS_SEED", "1")), seconds=CHAOS_S)
+    print(f"{dict(verdict.faults)}, {dict(verdict.operations)}, healed in {verdict.healed_s:.1f} s")
+    assert verdict.findings == []
+    assert verdict.operations["txn ok"] > 20
 
 
 async def fill(producer: txnclient.Producer[bytes]) -> None:
