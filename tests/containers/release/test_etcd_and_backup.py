@@ -57,7 +57,9 @@ async def replace_members(kubelet: ContainerKubelet, load: ContainerLoad) -> Non
 
         members = listed(ask("member", "list", "--write-out=json"))
         (number,) = [one["ID"] for one in members if one["name"] == old.name]
-        ask("member", "remove", f"{number:x}")
+        await until(
+            lambda member=other, number=number: is_removed(member.made, number), f"{old.name} as no member any more"
+        )
         peer = f"http://{old.name}.{FULL_NAME}-etcd.{DOMAIN}:2380"
         await until(
             lambda member=other, name=old.name, url=peer: is_added(member.made, name, url), f"{peer} as a member"
@@ -73,6 +75,13 @@ def listed(said: str) -> list[Object]:
     """The members of an answer, which stands behind warnings."""
     found: list[Object] = json.loads(said.splitlines()[-1])["members"]
     return found
+
+
+def is_removed(member: Container, number: int) -> bool:
+    """Asked again: etcd refuses for some seconds after another member has changed (`unhealthy cluster`)."""
+    member.run("etcdctl", "member", "remove", f"{number:x}")
+    code, said = member.run("etcdctl", "member", "list", "--write-out=json")
+    return code == 0 and all(one["ID"] != number for one in listed(said))
 
 
 def is_added(member: Container, name: str, peer: str) -> bool:
