@@ -18,7 +18,6 @@ MINUTES ?= 15
 VERSION ?= 3.13
 ONLY ?=
 CHAOS ?=
-MORE ?=
 PROTO := txnwire/proto/txn.proto txnstore/etcd/rpc.proto
 # Tests and runs start hundreds of Pythons: where the environment forbids compiled files, each would compile everything.
 unexport PYTHONDONTWRITEBYTECODE
@@ -155,7 +154,7 @@ test-containers: setup ## a cluster of real containers, rolled, killed, parted, 
 	@$(BIN)/python tools/build_image.py; case $$? in \
 		0) $(BIN)/python tools/build_spark_image.py; test $$? -ne 1 || exit 1; \
 			CONTAINERS=1 CHAOS='$(CHAOS)' CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) \
-				$(BIN)/python -m pytest -q -rsP --durations 0 --durations-min 1 $(MORE) tests/containers;; \
+				$(BIN)/python -m pytest -q -rsP --durations 0 --durations-min 1 tests/containers;; \
 		3) echo "so no containers are tested";; \
 		*) exit 1;; esac
 

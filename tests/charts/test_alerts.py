@@ -32,7 +32,13 @@ pytestmark = [
 ]
 
 MONITORED: dict[str, Any] = {
-    "settings": {"min_free_bytes": 1048576, "lease_ttl_s": 3, "header_retention_s": 2, "client_grace_s": 2},
+    "settings": {
+        "min_free_bytes": 1048576,
+        "lease_ttl_s": 3,
+        "header_retention_s": 2,
+        "client_grace_s": 2,
+        "names_max": "2000000, crowded=10",
+    },
     "coordinator": {"replicas": 1},
     "controller": {"replicas": 1},
     "broker": {"replicas": 2, "persistence": {"accessMode": "ReadWriteMany"}},
@@ -44,6 +50,7 @@ MONITORED: dict[str, Any] = {
 THRESHOLDS = {
     "ReadersHeldBack": ("> 600", "> 2"),
     "SubscriptionBehind": ("> 100000", "> 50"),
+    "SubscriptionLate": ("> 3600", "> 5"),
     "CollectionStuck": ("> 100", "> 5"),
     "SweepBehind": ("> 1000", "> 5"),
 }
@@ -158,11 +165,27 @@ class Scene:
                 await consumer.ack(await consumer.receive(timeout=10.0))
             for number in range(100):
                 await producer.send(b"%d" % number)
-        await self.prometheus.wait_firing("SubscriptionBehind")
+        names = ("SubscriptionBehind", "SubscriptionLate")
+        await self.prometheus.wait_firing(*names)
         async with await self.client.consumer(topic, "idle") as consumer:
             for _ in range(100):
                 await consumer.ack(await consumer.receive(timeout=10.0))
-            await self.prometheus.wait_silent("SubscriptionBehind")
+            await self.prometheus.wait_silent(*names)
+
+    async def names_pile_up(self) -> None:
+        """New ones are refused; some are deleted. Names are counted every ten minutes, and soon after an election."""
+        for number in range(10):
+            await (await self.client.begin(name=f"crowded/{number}")).commit()
+        with pytest.raises(txnclient.TooManyNames):
+            await self.client.begin(name="crowded/10")
+        coordinators = self.release.of("coordinator")
+        send(coordinators, signal.SIGKILL)
+        await self.prometheus.wait_firing("NamesAlmostFull", timeout_s=150.0)
+        await self.txnctl("names", "delete", "--prefix", "crowded/", "--yes")
+        send(coordinators, signal.SIGKILL)
+        await self.prometheus.wait_silent("NamesAlmostFull", timeout_s=150.0)
+        await self.serving()
+        await (await self.client.begin(name="crowded/10")).commit()
 
     async def brokers_hang(self) -> None:
         """Both stand still, while transactions are committed; a supervisor kills and starts them."""
@@ -309,6 +332,7 @@ async def test_each_alert_fires_on_its_harm_and_stops_once_that_is_mended(tmp_pa
         scenarios: list[Callable[[], Any]] = [
             scene.held_back,
             scene.behind,
+            scene.names_pile_up,
             scene.disk_is_slow,
             scene.etcd_is_slow,
             scene.brokers_are_late,

@@ -166,6 +166,14 @@ def test_names_are_told_by_namespace_beside_what_each_may_have() -> None:
     assert allowed == dict.fromkeys(kept, 100)
 
 
+def test_a_small_namespace_that_is_almost_full_is_told_before_large_ones_with_room() -> None:
+    large = tuple(NamesOfNamespace(f"n{number:02}", 1000, 2_000_000) for number in range(30))
+    statistics = SweeperStatistics(elected=True, census=None, names=(*large, NamesOfNamespace("small", 9, 10)))
+    for metric in SWEEPER:
+        if metric.labels:
+            assert "small" in {one.labels["names"] for one in metric.family(statistics).samples}
+
+
 def test_buckets_are_cumulative_and_the_last_holds_all() -> None:
     histogram = Histogram((0.5, 1.0))
     for seconds in (0.1, 0.5, 0.7, 3.0):
