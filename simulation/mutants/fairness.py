@@ -7,6 +7,7 @@ from simulation.mutants.mutant import Mutant
 
 DIVIDING = "tests/segments/subscription/test_queue_dividing.py::"
 SHARING = "tests/segments/subscription/test_queue_sharing.py::"
+INBOX = "tests/txnclient/consuming/test_queue_inbox.py::"
 PACE = "tests/txnclient/consuming/test_pace.py::"
 TOLD = "tests/txnclient/consuming/test_sharing_told.py::"
 TIMEOUTS = "tests/txnclient/consuming/test_ack_timeouts.py::"
@@ -151,6 +152,16 @@ MUTANTS: tuple[Mutant, ...] = (
         old="flow=pb.Flow(consumer_id=self._consumer_id, revoke=True)",
         new="flow=pb.Flow(consumer_id=self._consumer_id)",
         tests=(f"{TOLD}test_who_hangs_revokes_its_permits_before_it_gives_back_and_grants_again_when_it_asks",),
+        why_tests=NOT_LOST,
+    ),
+    Mutant(
+        name="dead-messages-granted-twice",
+        rule="what waits for the dead letters keeps its permits, also where its consumer attaches again",
+        section="§8",
+        file="txnclient/consuming/inbox.py",
+        old="        free = self._granted_window - self._buffered - self._aside\n",
+        new="        free = self._granted_window - self._buffered\n",
+        tests=(f"{INBOX}test_what_is_put_aside_when_a_consumer_attaches_again_is_granted_once",),
         why_tests=NOT_LOST,
     ),
     Mutant(

@@ -8,7 +8,7 @@ OWNER = "tests/segments/owner/test_names.py::"
 NAMES = "tests/segments/log/test_numbered.py::"
 IDS = "tests/txnclient/producing/test_source_ids.py::"
 CLIENT = "tests/txnclient/producing/test_numbered.py::"
-WHY = "the simulation's clients number nothing; tests/simulation/workloads/test_numbered_work.py has a run of its own"
+WHY = "not looked for with seeds; tests/simulation/workloads/test_numbered_work.py has runs of its own besides"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(

@@ -18,6 +18,8 @@ from simulation.workloads.keyed_work import KeyedLife, KeyedLog
 from simulation.workloads.large_work import TOPIC as LARGE_TOPIC
 from simulation.workloads.large_work import LargeDrain, LargeLife, LargeLog
 from simulation.workloads.layout_work import LayoutLife
+from simulation.workloads.numbered_work import TOPIC as NUMBERED_TOPIC
+from simulation.workloads.numbered_work import NumberedDrain, NumberedLog, SourceLife, source
 from simulation.workloads.obedient_work import ObedientDrain, ObedientLife, ObedientLog
 from simulation.workloads.operator_work import OperatorLife
 from simulation.workloads.passing_work import TOPIC as PASSING_TOPIC
@@ -42,6 +44,8 @@ GIVING_UP = "client-giving-up"
 STREAM = "client-stream"
 STAYING = "client-staying"
 OBEDIENT = ("client-obedient-1", "client-obedient-2")
+NUMBERED = ("client-numbered-1", "client-numbered-2")
+NUMBERED_ITEMS = 1000
 EXTRA_SHARE = 0.5
 """Share of runs with large values; the same for dead letters, and for a stream from cut to cut."""
 LAYOUT_PACES_S = (None, 8.0, 3.0, 0.8)
@@ -67,6 +71,9 @@ class ClientProcesses:
         self.staying = StayingLog()
         self.held = KeyedLog()
         self.obedient = ObedientLog()
+        chance = random.Random(f"{seed}/numbered")  # apart, like all that follows: what a seed draws otherwise stays
+        self._numbering = NUMBERED[: chance.choice((0, 0, 1, 2))]
+        self.numbered = NumberedLog(source(chance, NUMBERED_ITEMS), hasty=plan.careless > 0)
         self._names: list[str] = []
         self.finished = False
         """Whether everything of the history was read."""
@@ -89,6 +96,7 @@ class ClientProcesses:
             world.add(GIVING_UP, lambda ports: DeadLife(ports, self._plan, self.dead).live())
         if (pace_s := shape.choice(LAYOUT_PACES_S)) is not None:
             changed = (*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC)
+            changed += (NUMBERED_TOPIC, NUMBERED_TOPIC) if self.numbers else ()
             world.add(LAYOUTS, lambda ports: LayoutLife(ports, self._plan, changed, pace_s).live())
         if shape.random() < EXTRA_SHARE:
             if LARGE in world.processes:
@@ -99,7 +107,14 @@ class ClientProcesses:
         if random.Random(f"{self._seed}/obedient").random() < EXTRA_SHARE:  # apart: what a seed draws otherwise stays
             for name in OBEDIENT:
                 world.add(name, lambda ports: ObedientLife(ports, self._plan, self.obedient).live())
+        for name in self._numbering:
+            world.add(name, lambda ports: SourceLife(ports, self._plan, self.numbered).live())
         self._names = list(world.processes)
+
+    @property
+    def numbers(self) -> bool:
+        """Whether there are numbered producers."""
+        return bool(self._numbering)
 
     def at_rest(self) -> Iterator[str]:
         """What is wrong once everything has healed, while the processes still run."""
@@ -125,6 +140,8 @@ class ClientProcesses:
             yield "stream from cut to cut", StreamDrain(ports, plan, self.stream).run(), together
         if OBEDIENT[0] in self._names:
             yield "copies", ObedientDrain(ports, plan, self.obedient).run(), self.obedient.findings
+        if self.numbers:
+            yield "numbered items", NumberedDrain(ports, plan, self.numbered).run(), self.numbered.findings
 
     def _sent_together(self) -> Iterator[list[str]]:
         """Values, grouped by the transaction, or the writer's part of one, that sent them."""
@@ -137,7 +154,7 @@ class ClientProcesses:
 
     def reached(self) -> dict[str, int]:
         """How often each of their rare branches was reached."""
-        held, sought, obedient = self.held, self.sought, self.obedient
+        held, sought, obedient, numbered = self.held, self.sought, self.obedient, self.numbered
         return {
             "fenced": held.fenced,
             "connects with one key that race": held.raced + held.refused,
@@ -151,4 +168,8 @@ class ClientProcesses:
             "flag obeyed: the same call again": obedient.again,
             "flag obeyed: aborted and begun again": obedient.aborted,
             "flag obeyed: a new client": obedient.restarted,
+            "numbered producer opened behind an earlier life": max(0, numbered.lives - 1),
+            "numbered producer opened behind sends without an answer": numbered.behind_another,
+            "numbered item sent again that was told as stored": numbered.again,
+            "numbered producer fenced": numbered.fenced,
         }

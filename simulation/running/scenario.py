@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TextIO
 
@@ -60,6 +60,8 @@ QUIET_S = 40.0
 DRAIN_S = 180.0
 EXCUSED = (StoreFull, StoreUnavailable, Timeout, TimeoutError, OutcomeUnknown)
 NO_FOLDER = "is no data folder yet"
+NUMBERED_IDLE_S = 3600.0
+"""No name of a numbered producer is forgotten within a run."""
 OBSERVED_S = 1.0
 LOOK_AGAIN_S = 0.1
 """Pause at rest in which a server's periodic requests to etcd are answered."""
@@ -153,6 +155,8 @@ class Scenario:
             control = server_settings(name, "coordinator,controller,admin", f"{name}:6650")
             self._world.add(name, partial(serve, settings=control, running=self._running(name)))
         brokers = broker_settings(self._shape.choice((4096, 64 * 1024, 1024 * 1024)))
+        if self.clients.numbers:
+            brokers = replace(brokers, producer_idle_s=NUMBERED_IDLE_S)
         for name in self._brokers:
             settings = server_settings(name, "broker", f"{name}:6650")
             program = partial(serve, settings=settings, brokers=brokers, running=self._running(name))

@@ -2,7 +2,7 @@
 same name, its layout changed under it (DESIGN §7, "Numbered producers").
 
 Whatever happens, no item of the source is stored twice, and each is stored once a life has sent everything from where
-its producer said that it may go on.
+its producer said that it may go on. A life knows as stored, from its opening on, whatever was acked before.
 """
 
 from __future__ import annotations
@@ -10,23 +10,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 import txnclient
-from simulation.clients.draining import read_all
+from simulation.clients.draining import WorkloadDrain, read_all
 from simulation.clients.life import LoggedLife
 from simulation.clients.plan import ClientPorts, Plan
 from txnclient.consuming.message import Message
-from txnclient.producing.producer import Producer
+from txnclient.producing.producer import Producer, producer_impl
+from txnclient.producing.source_ids import Standing
 from txnwire.errors import InvalidArgument, ProducerFenced, TopicNotFound, TxnError, WouldBlock
 
 TOPIC = "topic://public/sim/numbered"
 NAME = "importer"
 MOST_AGAIN = 40
 """Items that a life sends again, at most, though its producer knows them as stored."""
+LAST_AT_ONCE = 100
+"""Items that the last life sends at once."""
 
 
 class SourceItem(NamedTuple):
@@ -54,10 +58,25 @@ class NumberedLog:
     fenced: int = 0
     again: int = 0
     """Sends of items that had been told as stored."""
+    behind_another: int = 0
+    """Openings at which the life before had left items that it did not know the outcome of."""
+    left: int = 0
+    """Sends that the lives before the present one have ended without an answer."""
+    breaches: list[str] = field(default_factory=list)
     acked: dict[int, None] = field(default_factory=dict)
     stored: list[Message] = field(default_factory=list)
 
+    def opened(self, acked: Iterable[int], standing: Callable[[int], Standing]) -> None:
+        """A life has opened its producer: `acked` were stored before it began to."""
+        missing = [one for one in acked if standing(one) is not Standing.STORED]
+        if missing:
+            self.breaches.append(
+                f"numbered: {len(missing)} items that were acked, the first of them {missing[0]}, are not told as "
+                f"stored to life {self.lives}"
+            )
+
     def findings(self) -> Iterator[str]:
+        yield from self.breaches
         found = Counter(message.value for message in self.stored)
         for item in self.items:
             if found[item.value] != 1:
@@ -85,11 +104,13 @@ class SourceLife(LoggedLife[NumberedLog]):
         """`last`: it sends all that is left, and reads everything."""
         super().__init__(ports, plan, log)
         self._last = last
+        self._pause_s = 4 * plan.pause_s
 
     async def _work(self, client: txnclient.Client) -> None:
         log, chance = self._log, self._random
         await client.create_topic(TOPIC, segments=self._plan.segments)
         log.lives += 1
+        acked = tuple(log.acked)
         async with client.producer(
             TOPIC,
             name=NAME,
@@ -98,10 +119,18 @@ class SourceLife(LoggedLife[NumberedLog]):
             batch_bytes=chance.choice((40, 400, 4000)),
             buffer_bytes=chance.choice((60, 2000, 1_000_000)),
         ) as producer:
+            life = producer_impl(producer).life
+            if life is not None:
+                log.opened(acked, life.ids.standing)
+            log.behind_another += log.left > 0
+            log.left = 0
             until = float("inf") if self._last else self._now() + chance.uniform(1.0, 12.0)
             await self._send_on(producer, until)
         if self._last:
             log.stored = await read_all(client, TOPIC)
+
+    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
+        return self._connect() if self._last else super()._connected()
 
     def _ended_by(self, error: TxnError) -> None:
         if isinstance(error, ProducerFenced):
@@ -115,10 +144,12 @@ class SourceLife(LoggedLife[NumberedLog]):
         at -= min(at, chance.choice((0, 1, chance.randrange(MOST_AGAIN), len(items))))
         while at < len(items) and (self._last or self._goes_on(until)):
             if not self._last:
-                await self._pause(self._plan.pause_s)
-            some = items[at : at + chance.choice((1, 1, 5, 20))]
+                await self._pause(self._pause_s)
+            some = items[at : at + (LAST_AT_ONCE if self._last else chance.choice((1, 1, 5, 20)))]
             try:
+                self._log.left += len(some)
                 await self._send_some(producer, some)
+                self._log.left -= len(some)
             except TxnError as error:
                 self._go_on_unless_fatal(error)
                 continue  # the same once more, in the same life
@@ -158,3 +189,9 @@ class SourceLife(LoggedLife[NumberedLog]):
             except TimeoutError:
                 pass  # (f): the same call again
         await producer.send(value, key=key, sequence_id=number)
+
+
+class NumberedDrain(WorkloadDrain[NumberedLog]):
+    async def run(self) -> None:
+        if self._log.lives:
+            await SourceLife(self._ports, self._plan, self._log, last=True).live()

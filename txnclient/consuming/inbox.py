@@ -327,6 +327,8 @@ class QueueInbox(Inbox):
         self.pace = QueuePace()
         self._outstanding = 0
         """Permits that the broker has not used yet; below 0: it has sent more."""
+        self._aside = 0
+        """Messages put aside and not set free: they use permits, whatever becomes of the connection."""
         super().__init__(window, keeps_holds=True, window_bytes=window_bytes)
         self._copies: dict[Position, dict[ReceivedEntry, int]] = {}
         """Which copy holds which bits of a position: parts of an entry may be delivered separately, and again."""
@@ -340,9 +342,11 @@ class QueueInbox(Inbox):
         return window if bound is None else min(window, bound)
 
     def attached(self) -> int:
-        due = super().attached()
-        if self.pace.idle:
-            self._spent, due = due, 0
+        super().attached()
+        # ▲ What is set aside comes free later, and is granted then: here it would be granted twice.
+        free = self._granted_window - self._buffered - self._aside
+        due = 0 if self.pace.idle else max(0, free)
+        self._spent = free - due
         self._outstanding = due
         return due
 
@@ -478,7 +482,9 @@ class QueueInbox(Inbox):
 
     def put_aside(self, count: int) -> None:
         """Keep the permits of `count` messages just taken, which are not for the application, until `set_free`."""
+        self._aside += count
         self._spent -= count
 
     def set_free(self, count: int) -> None:
+        self._aside -= count
         self._spent += count

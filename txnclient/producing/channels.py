@@ -47,18 +47,20 @@ class Channels:
 
     # ---- where messages go ------------------------------------------------------------------------------------------
 
-    def of(self, key: bytes | None, txn: TransactionImpl | None) -> Channel:
-        """The channel for a message that gathers with others."""
+    def of(self, key: bytes | None, txn: TransactionImpl | None, *, noticed: bool = False) -> Channel:
+        """The channel for a message that gathers with others. `noticed`: its topic is there, and `notice` was called in
+        this turn of the loop."""
         if key is not None:
-            return self._to(self.current().segment_of_hash(hash_key(key)))
+            routes = self._routes if noticed else self.current()
+            return self._to(routes.segment_of_hash(hash_key(key)))
         channel = self._keyless.get(txn)
         if channel is None or not channel.gathers(txn):
-            channel = self._keyless[txn] = self._next()
+            channel = self._keyless[txn] = self._next(self._routes if noticed else self.current())
         return channel
 
     def of_whole(self, key: bytes | None) -> Channel:
         """The channel for a whole entry."""
-        return self._next() if key is None else self._to(self.current().segment_of_hash(hash_key(key)))
+        return self._next(self.current()) if key is None else self._to(self.current().segment_of_hash(hash_key(key)))
 
     def groups(self, keys: Sequence[bytes | None] | None) -> tuple[list[Group], int]:
         """Messages grouped by their current segment, and the version of the routes used."""
@@ -85,10 +87,10 @@ class Channels:
             self.move_on()
 
     def _whole_to(self, segment: SegmentInfo | None) -> Channel:
-        return self._next() if segment is None else self._to(segment)
+        return self._next(self.current()) if segment is None else self._to(segment)
 
-    def _next(self) -> Channel:
-        active = self.current().layout.active
+    def _next(self, routes: Routes) -> Channel:
+        active = routes.layout.active
         self._turn += 1
         return self._to(active[self._turn % len(active)])
 

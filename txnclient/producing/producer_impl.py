@@ -126,7 +126,11 @@ class ProducerImpl(Generic[V]):
         sequence_id: int | None = None,
     ) -> MessageId:
         """See `Producer.send`."""
-        await self._expect_usable(txn)
+        try:
+            self._check_usable(txn)
+        except TxnError:
+            await asyncio.sleep(0)  # ▲ C6: a caller that ignores the failure and calls again must not block the loop
+            raise
         if self.life is not None or sequence_id is not None:
             life, number = expect_life(self.life, sequence_id, txn=txn, chunk=chunk)
             message, size = self.prepared(value, key, properties, event_time_ms)
@@ -147,7 +151,7 @@ class ProducerImpl(Generic[V]):
         stored: asyncio.Future[MessageId] = self._session.loop.create_future()
         try:
             if self._buffer.has_room(size):
-                self._take(message, size, txn, stored)
+                self._take(message, size, txn, stored, noticed=True)
             else:
                 await self._buffer.wait(size, txn, partial(self._take, message, size, txn, stored))
             return await stored
@@ -177,7 +181,7 @@ class ProducerImpl(Generic[V]):
         if not self._buffer.has_room(size):
             raise self._buffer.full()
         stored: asyncio.Future[MessageId] = self._session.loop.create_future()
-        self._take(message, size, txn, stored)
+        self._take(message, size, txn, stored, noticed=True)
         return stored
 
     async def send_many(
@@ -200,7 +204,11 @@ class ProducerImpl(Generic[V]):
 
     async def send_pulled(self, pull: Pull, *, txn: TransactionImpl | None) -> SentIds:
         """Send part after part, as `send_many`, until there is none."""
-        await self._expect_usable(txn)
+        try:
+            self._check_usable(txn)
+        except TxnError:
+            await asyncio.sleep(0)  # ▲ C6, as in `send`
+            raise
         if self.life is not None:
             raise InvalidArgument(f"producer {self.name} numbers its messages: send them one by one, each with its id")
         self._check_sends(txn)
@@ -314,9 +322,16 @@ class ProducerImpl(Generic[V]):
         return value if self._serializer is None else encode(self._serializer, value)  # type: ignore[return-value]
 
     def _take(
-        self, message: OutgoingMessage, size: int, txn: TransactionImpl | None, stored: asyncio.Future[MessageId]
+        self,
+        message: OutgoingMessage,
+        size: int,
+        txn: TransactionImpl | None,
+        stored: asyncio.Future[MessageId],
+        *,
+        noticed: bool = False,
     ) -> None:
-        channel = self._channels.of(message.key, txn)
+        """`noticed`: the caller has called `_check_usable` in this turn of the loop."""
+        channel = self._channels.of(message.key, txn, noticed=noticed)
         if not channel.fits(txn, size):
             channel.flush(txn)
             channel = self._channels.of(message.key, txn)
@@ -333,14 +348,6 @@ class ProducerImpl(Generic[V]):
         self._check_usable(txn)
         if txn is not None:
             txn.check_goes_on("send")
-
-    async def _expect_usable(self, txn: TransactionImpl | None) -> None:
-        """▲ C6: a caller that ignores the failure and calls again must not block the event loop."""
-        try:
-            self._check_usable(txn)
-        except TxnError:
-            await asyncio.sleep(0)
-            raise
 
     def _check_usable(self, txn: TransactionImpl | None) -> None:
         self._session.expect_here()

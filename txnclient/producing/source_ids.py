@@ -39,7 +39,7 @@ class SourceIds:
     def __init__(self, done: int) -> None:
         self._below = done + 1
         """Every id below it was stored before this life."""
-        self._before: set[int] = set()
+        self._before: dict[int, None] = {}
         """The others that were."""
         self._given: deque[int] = deque()
         """In order: from the lowest one that is not stored on."""
@@ -54,8 +54,8 @@ class SourceIds:
     def learn(self, all_below: int, ids: Iterable[int]) -> None:
         """A segment tells what it holds, before the first id is given."""
         self._below = max(self._below, all_below)
-        self._before.update(ids)
-        self._before = {one for one in self._before if one >= self._below}
+        self._before.update(dict.fromkeys(ids))
+        self._before = {one: None for one in self._before if one >= self._below}
         self._through = self._below - 1
         while self._through + 1 in self._before:
             self._through += 1

@@ -21,6 +21,7 @@ from simulation.world.loop import SimLoop
 from simulation.world.servers import broker_settings, serve, server_settings
 from simulation.world.trace import Trace
 from simulation.world.world import World
+from txnclient.producing.source_ids import Standing
 
 CONTROL = "control-1"
 BROKERS = ("broker-1", "broker-2")
@@ -39,7 +40,7 @@ class NumberedRun:
         shape = random.Random(f"{seed}/numbered")
         self.loop = loop
         self.world = world = World(loop, seed)
-        self.plan = Plan(f"txn://{CONTROL}:6650", Recorder(loop.time), segments=shape.choice((1, 2, 4)), pause_s=0.05)
+        self.plan = Plan(f"txn://{CONTROL}:6650", Recorder(loop.time), segments=shape.choice((1, 2, 4)), pause_s=0.0125)
         self.log = NumberedLog(source(shape, 400), hasty=seed % 2 == 0)
         self.ended = False
         control = server_settings(CONTROL, "coordinator,controller,admin", f"{CONTROL}:6650")
@@ -93,6 +94,14 @@ def run(seed: int) -> NumberedRun:
         loop.run_until_complete(numbered.run())
         loop.close()
     return numbered
+
+
+def test_an_acked_item_that_an_opening_does_not_tell_is_found() -> None:
+    log = NumberedLog((), hasty=False, lives=3)
+    log.opened([4, 5, 6], lambda one: Standing.STORED if one != 5 else Standing.NEW)
+    assert list(log.findings()) == [
+        "numbered: 1 items that were acked, the first of them 5, are not told as stored to life 3"
+    ]
 
 
 @pytest.mark.leaves("budgets", "processes are killed")

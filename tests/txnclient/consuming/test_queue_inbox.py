@@ -115,6 +115,23 @@ def test_what_is_put_aside_keeps_its_permits_until_it_is_settled() -> None:
     assert inbox.permits_due() == 10
 
 
+@pytest.mark.parametrize("aside", [5, 10, 30])
+def test_what_is_put_aside_when_a_consumer_attaches_again_is_granted_once(aside: int) -> None:
+    inbox, granted = QueueInbox(aside), 10
+    assert inbox.attached() == aside
+    for number in range(aside):
+        inbox.arrived(entry(number), b"")
+    for _ in range(aside):
+        assert len(inbox.take(1)) == 1
+        inbox.put_aside(1)
+    inbox.set_window(granted)
+    inbox.detached()
+    first = inbox.attached()
+    assert first == max(0, granted - aside)
+    inbox.set_free(aside)
+    assert first + inbox.permits_due() == granted
+
+
 # ---- bytes ----------------------------------------------------------------------------------------------------------
 
 
