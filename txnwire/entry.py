@@ -69,9 +69,11 @@ def encode_entry(
     level: int = 1,
     piece: Piece | None = None,
     numbers: Numbers | None = None,
+    deliver_at_ms: int = 0,
 ) -> bytes:
     """Encode one entry of one or more messages. `sequence_id` is the first message's; the others follow without a gap.
-    `numbers`: the ids that a numbered producer gives them, one a message.
+    `numbers`: the ids that a numbered producer gives them, one a message. `deliver_at_ms`: when queues deliver them
+    first, in ms since 1970; 0: at once.
 
     `compression` is a wish: see `txnwire.compression.compress`. `hash_lo`/`hash_hi` of the metadata span the keys'
     hashes; without any key lo is 1 and hi is 0.
@@ -101,6 +103,8 @@ def encode_entry(
         hash_hi=hash_hi,
         block_bytes=block_bytes,
     )
+    if deliver_at_ms:
+        metadata.deliver_at_ms = deliver_at_ms
     if piece is not None:
         metadata.chunk_id, metadata.chunk_index, metadata.chunk_count, metadata.chunk_total = piece
     if numbers is not None:

@@ -60,6 +60,6 @@ MAX_PERMITS: Final = 1_000_000
 """Most permits of one `Flow`; several commands grant more."""
 
 MAX_DELAY_MS: Final = 30 * 24 * 3600 * 1000
-"""Longest delay of a nack."""
+"""Longest delay of a nack, and of a message's delivery on queues."""
 
 MAX_SESSION_ID_BYTES: Final = 64

@@ -47,6 +47,18 @@ def bit_of(position: Position) -> int:
     return 1 << position.entry_id % BLOCK_ENTRIES
 
 
+def lowest(bits: int, count: int) -> int:
+    """The lowest `count` of the set bits, by halving."""
+    least, most = 0, bits.bit_length()
+    while least < most:
+        middle = (least + most) // 2
+        if (bits & ((1 << middle) - 1)).bit_count() < count:
+            least = middle + 1
+        else:
+            most = middle
+    return bits & ((1 << least) - 1)
+
+
 def trailing_ones(bits: int) -> int:
     """How many of a bitmap's first bits are set."""
     return (~bits & (bits + 1)).bit_length() - 1

@@ -25,7 +25,7 @@ from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.numbers import Numbers, numbers_of, steps_of
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import MAX_BLOCK_BYTES, MAX_CHUNKED_BYTES, MAX_ENTRY_BYTES
+from txnwire.protocol import MAX_BLOCK_BYTES, MAX_CHUNKED_BYTES, MAX_DELAY_MS, MAX_ENTRY_BYTES
 from txnwire.serving import Handler, Peer
 from txnwire.turns import in_turns
 
@@ -339,6 +339,11 @@ def _check_numbers(metadata: pb.EntryMetadata) -> None:
     exists."""
     if metadata.publish_time_ms > MAX_TIME_MS:
         raise InvalidArgument(f"an entry published at {metadata.publish_time_ms} ms: expected at most {MAX_TIME_MS}")
+    if metadata.deliver_at_ms > metadata.publish_time_ms + MAX_DELAY_MS:
+        raise InvalidArgument(
+            f"an entry published at {metadata.publish_time_ms} ms, to be delivered at {metadata.deliver_at_ms}: "
+            f"expected at most {MAX_DELAY_MS} ms later"
+        )
     if metadata.block_bytes > MAX_BLOCK_BYTES:
         raise InvalidArgument(f"a block of {metadata.block_bytes} bytes: expected at most {MAX_BLOCK_BYTES}")
     if metadata.chunk_count and not (
@@ -394,6 +399,7 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> IncomingEntry:
         metadata.publish_time_ms,
         chunk,
         numbers,
+        metadata.deliver_at_ms,
     )
 
 

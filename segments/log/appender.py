@@ -168,7 +168,17 @@ class Appender:
         add = self._tail.add
         for item in items:
             entry = item.entry
-            add(LogEntry(item.position, entry.data, entry.messages, entry.txn_id, entry.writer, entry.chunk))
+            add(
+                LogEntry(
+                    item.position,
+                    entry.data,
+                    entry.messages,
+                    entry.txn_id,
+                    entry.writer,
+                    entry.chunk,
+                    entry.deliver_at_ms,
+                )
+            )
 
     def _ack(self, items: Sequence[Item]) -> None:
         now_s, measures = self._clock.monotonic(), self._measures

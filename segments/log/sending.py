@@ -37,6 +37,8 @@ class IncomingEntry(NamedTuple):
     numbers: Numbers | None = None
     """Of a numbered producer."""
 
+    deliver_at_ms: int = 0
+
 
 class ProducerLine:
     """Queues one producer's admitted entries until they are appended. It outlives its connections (`users`)."""

@@ -26,7 +26,8 @@ def chunk_key(metadata: pb.EntryMetadata) -> ChunkKey | None:
 
 
 class LogEntry(NamedTuple):
-    """One stored entry with the fields that dispatch uses. `writer` 0: no named transaction. `chunk`: for a piece."""
+    """One stored entry with the fields that dispatch uses. `writer` 0: no named transaction. `chunk`: for a piece.
+    `deliver_at_ms`: when queues deliver it first, on the broker's wall clock; 0: at once."""
 
     position: Position
     data: bytes
@@ -34,6 +35,7 @@ class LogEntry(NamedTuple):
     txn_id: TxnId | None
     writer: int
     chunk: ChunkKey | None = None
+    deliver_at_ms: int = 0
 
 
 class TailCache:

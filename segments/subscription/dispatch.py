@@ -419,7 +419,15 @@ class Dispatcher:
 def to_log_entry(position: Position, data: bytes) -> LogEntry:
     """Raises `DataCorrupt` naming the fault in the entry's header or metadata."""
     metadata = parse_metadata(data)
-    return LogEntry(position, data, metadata.count, txn_of(metadata), metadata.writer, chunk_key(metadata))
+    return LogEntry(
+        position,
+        data,
+        metadata.count,
+        txn_of(metadata),
+        metadata.writer,
+        chunk_key(metadata),
+        metadata.deliver_at_ms,
+    )
 
 
 def trimmed_from_snapshot(through: Position) -> DataTrimmed:

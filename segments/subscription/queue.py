@@ -6,6 +6,7 @@ Theory of operation:
    mark-delete position is in one of these places, and stays in none for ever:
 
        ahead ──► set aside, while its transaction is open ──commit──► due        (abort: passed over)
+         ├─────► delayed, if it was sent to be delivered later ──its time──► due
          └─────► delivered to one consumer ──ack──► acked, or pending in a transaction ──abort──► due
                      ▲         └──nack, consumer gone──► (delayed) ──► due
                      └───────────────────────────────────────────────── due, lowest position first
@@ -32,12 +33,13 @@ from heapq import heappop, heappush, heapreplace
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from segments.log.tail_cache import ChunkKey, LogEntry
+from segments.subscription.delays import Delays
 from segments.subscription.queue_ports import QueueAcks, QueueBounds, QueueOutcomes, QueueStatistics
 from segments.subscription.redelivery_counts import RedeliveryCounts
 from segments.subscription.set_aside import Interval, SetAside, intervals_of
 from txnwire.ids import Position, TxnId
 from txnwire.turns import turn_size
-from watchers.acks import WHOLE, AckPosition, block_of
+from watchers.acks import WHOLE, AckPosition, block_of, lowest
 
 __all__ = [
     "Handout",
@@ -129,9 +131,9 @@ class Queue(Generic[ConsumerT]):
         self._set_aside = SetAside()
         self._passing: deque[Interval] = deque()
         """Intervals of aborted transactions, to pass over."""
-        self._delayed: dict[Position, int] = {}
-        self._delays: list[tuple[float, Position, int]] = []
-        """Heap of (when, position, indexes)."""
+        self._delays = Delays()
+        self._later: dict[Position, None] = {}
+        """Entries of `_delays` with room promised, which nobody has had yet."""
         self._counts = RedeliveryCounts()
         self._values: dict[ChunkKey, _Value[ConsumerT]] = {}
 
@@ -188,8 +190,9 @@ class Queue(Generic[ConsumerT]):
     def due_done(self) -> None:
         """Remove the entry `next_due` from the due ones."""
         first, last = self._due[0]
-        if first in self._divided:
-            del self._divided[first]
+        if first in self._divided or (first in self._later and not self._delays.of(first)):
+            self._divided.pop(first, None)
+            self._later.pop(first, None)
             self._withdraw(first)
         if first == last:
             heappop(self._due)
@@ -253,9 +256,9 @@ class Queue(Generic[ConsumerT]):
 
     # ---- giving out -------------------------------------------------------------------------------------------------
 
-    def offer(self, entry: LogEntry) -> Handout[ConsumerT] | None:
+    def offer(self, entry: LogEntry, due_s: float | None = None) -> Handout[ConsumerT] | None:
         """Place the entry: with the consumer whose turn it is (returned), or elsewhere (None). A consumer must be
-        ready."""
+        ready. `due_s`: it was sent to be delivered then, on the clock of `expire`."""
         position, txn_id = entry.position, entry.txn_id
         if txn_id is not None and not self.uncommitted:
             # V8: ask for the outcome now, not when the entry became due or its read began.
@@ -269,6 +272,9 @@ class Queue(Generic[ConsumerT]):
         free = everything & ~self._elsewhere(position, entry.messages)
         if not free:
             return None
+        if due_s is not None:
+            self._delay(position, entry.messages, free, due_s)
+            return None
         value = None if entry.chunk is None else self._values.get(entry.chunk)
         if value is None:
             consumer = next(iter(self._ready))
@@ -279,7 +285,7 @@ class Queue(Generic[ConsumerT]):
         else:
             value.consumer.kept[position] = value.key
             return None
-        handed = _lowest(free, consumer.permits) if consumer.shares else free
+        handed = lowest(free, consumer.permits) if consumer.shares else free
         self._hand(consumer, entry, handed, value)
         if handed != free:
             # ▲ Its room stays promised: while the rest is read, entries ahead could take the room, and the cursor would
@@ -287,6 +293,18 @@ class Queue(Generic[ConsumerT]):
             self._divided[position] = None
             heappush(self._due, (position, position))
         return Handout(consumer, self._counts.parts(position, everything, handed), handed != free)
+
+    def _delay(self, position: Position, messages: int, indexes: int, due_s: float) -> None:
+        self._delays.put(position, indexes, due_s)
+        if messages > 1:
+            # ▲ Entries ahead could take its room, and it is given out at its time: the cursor would outgrow its bound.
+            self._later[position] = None
+            self._promise(position, messages)
+
+    def _promise(self, position: Position, messages: int) -> None:
+        if position not in self._promised:
+            self._promised[position] = None
+            self._acks.promise(position, messages)
 
     def _hand(self, consumer: ConsumerT, entry: LogEntry, indexes: int, value: _Value[ConsumerT] | None) -> None:
         position, messages = entry.position, entry.messages
@@ -298,10 +316,9 @@ class Queue(Generic[ConsumerT]):
             mine.indexes |= indexes
         else:
             self._out[position] = _Out(consumer, indexes, value, out)
-            if messages > 1 and position not in self._promised:
+            if messages > 1:
                 # ▲ Also for redeliveries: a consumer may ack its messages one by one while others fill the cursor.
-                self._promised[position] = None
-                self._acks.promise(position, messages)
+                self._promise(position, messages)
             consumer.held[position] = None
             if value is not None:
                 value.pieces += 1
@@ -313,7 +330,7 @@ class Queue(Generic[ConsumerT]):
 
     def _elsewhere(self, position: Position, messages: int) -> int:
         """Indexes that are acked, pending, with a consumer or delayed."""
-        indexes = self._acks.skip(position, messages) | self._delayed.get(position, 0)
+        indexes = self._acks.skip(position, messages) | self._delays.of(position)
         out = self._out.get(position)
         while out is not None:
             indexes |= out.indexes
@@ -357,20 +374,15 @@ class Queue(Generic[ConsumerT]):
             if due_s is None:
                 positions.append(position)
             else:
-                self._delayed[position] = self._delayed.get(position, 0) | indexes
-                heappush(self._delays, (due_s, position, indexes))
+                self._delays.put(position, indexes, due_s)
         self._make_due(positions)
 
     def next_expiry_s(self) -> float | None:
-        return self._delays[0][0] if self._delays else None
+        return self._delays.next_s
 
     def expire(self, now_s: float) -> None:
         """Make due what was delayed up to `now_s`."""
-        while self._delays and self._delays[0][0] <= now_s:
-            _, position, indexes = heappop(self._delays)
-            left = self._delayed.pop(position) & ~indexes
-            if left:
-                self._delayed[position] = left
+        for position in self._delays.over(now_s):
             self._make_due((position,))
 
     def _take_out(self, position: Position, consumer: ConsumerT | None, indexes: int) -> int:
@@ -396,10 +408,16 @@ class Queue(Generic[ConsumerT]):
         return taken
 
     def _withdraw(self, position: Position) -> None:
-        """Release its room, unless somebody has messages of it, or gets the rest next."""
-        if position in self._promised and position not in self._out and position not in self._divided:
+        """Release its room, unless somebody has messages of it, or gets the rest next, or later."""
+        kept = position in self._out or position in self._divided or position in self._later
+        if position in self._promised and not kept:
             del self._promised[position]
             self._acks.withdraw(position)
+
+    def give_up(self) -> None:
+        """It ends: release all its room."""
+        while self._promised:
+            self._acks.withdraw(self._promised.popitem()[0])
 
     def _returned(self, out: _Out[ConsumerT], position: Position) -> None:
         consumer, value = out.consumer, out.value
@@ -472,22 +490,10 @@ class Queue(Generic[ConsumerT]):
             unacked=len(self._out),
             set_aside=self._set_aside.entries,
             set_aside_transactions=len(self._set_aside),
-            delayed=len(self._delayed),
+            delayed=self._delays.entries,
             due=len(self._due),
             redelivered=len(self._counts),
         )
-
-
-def _lowest(bits: int, count: int) -> int:
-    """The lowest `count` of the set bits, by halving."""
-    least, most = 0, bits.bit_length()
-    while least < most:
-        middle = (least + most) // 2
-        if (bits & ((1 << middle) - 1)).bit_count() < count:
-            least = middle + 1
-        else:
-            most = middle
-    return bits & ((1 << least) - 1)
 
 
 def _before(position: Position) -> Position:

@@ -101,6 +101,8 @@ class QueueSubscription(Subscription):
         """An entry of which some messages are due: it is not read again for each consumer."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
+        self._delayed = False
+        """Whether this pass has come to a message that is to be delivered later."""
         self._unreadable = ""
         """The error of the last read; empty if it succeeded."""
 
@@ -227,6 +229,9 @@ class QueueSubscription(Subscription):
             left -= 1
         if not left or queue.cut_short:
             self._dispatcher.wake()  # the others' turn
+        if self._delayed:
+            self._delayed = False
+            self._set_timer()
         for consumer in list(self._batched):
             self._flush(consumer)
         self._tell_end()
@@ -305,10 +310,19 @@ class QueueSubscription(Subscription):
         return True
 
     def _give(self, entry: LogEntry) -> None:
-        handout = self._queue.offer(entry)
+        handout = self._queue.offer(entry, self._due_s(entry) if entry.deliver_at_ms else None)
         if handout is not None:
             self._divided = entry if handout.divided else None
             self._deliver(entry, handout)
+
+    def _due_s(self, entry: LogEntry) -> float | None:
+        """When it may be delivered, on the monotonic clock; None: now. ▲ Looked at again when that time has come: the
+        wall clock, which the sender meant, may have been set back meanwhile."""
+        wait_ms = entry.deliver_at_ms - self._clock.wall_ms()
+        if wait_ms <= 0:
+            return None
+        self._delayed = True
+        return self._clock.monotonic() + wait_ms / 1000
 
     def _deliver(self, entry: LogEntry, handout: Handout[AttachedConsumer]) -> None:
         consumer = handout.consumer
@@ -440,6 +454,7 @@ class QueueSubscription(Subscription):
         self._queue.decided(decision.txn_id, committed=decision.committed)
 
     def restart(self) -> None:
+        self._queue.give_up()
         self._queue = self._new_queue()
 
     # ---- the rest ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a consumer that shares gets no more messages of an entry than it has permits",
         section="§8",
         file="segments/subscription/queue.py",
-        old="        handed = _lowest(free, consumer.permits) if consumer.shares else free\n",
+        old="        handed = lowest(free, consumer.permits) if consumer.shares else free\n",
         new="        handed = free\n",
         tests=(f"{DIVIDING}test_an_entry_s_messages_go_to_as_many_consumers_as_have_permits",),
         why_tests=NOT_LOST,

@@ -43,6 +43,7 @@ class Rig:
     max_partial: int = 4096
     log: dict[Position, LogEntry] = field(default_factory=dict)
     lengths: LedgerLengths = field(default_factory=lambda: LedgerLengths({1: 0}))
+    now_s: float = 0.0
     open: dict[TxnId, None] = field(default_factory=dict)
     aborted: dict[TxnId, None] = field(default_factory=dict)
     losers: dict[tuple[TxnId, int], None] = field(default_factory=dict)
@@ -55,14 +56,21 @@ class Rig:
     # ---- the log
 
     def append(
-        self, messages: int = 1, txn: TxnId | None = None, *, writer: int = 0, chunk: ChunkKey | None = None
+        self,
+        messages: int = 1,
+        txn: TxnId | None = None,
+        *,
+        writer: int = 0,
+        chunk: ChunkKey | None = None,
+        later_s: float = 0.0,
     ) -> Position:
         ledger_id = max(self.lengths.lengths)
         position = Position(ledger_id, self.lengths.lengths[ledger_id])
         self.lengths.lengths[ledger_id] += 1
         if txn is not None:
             self.open[txn] = None
-        self.log[position] = LogEntry(position, b"", messages, txn, writer, chunk)
+        deliver_at_ms = int((self.now_s + later_s) * 1000) if later_s else 0
+        self.log[position] = LogEntry(position, b"", messages, txn, writer, chunk, deliver_at_ms)
         return position
 
     def roll(self) -> None:
@@ -135,10 +143,15 @@ class Rig:
         else:
             return False
         entry = self.log[position]
-        handout = queue.offer(entry)
+        due_s = entry.deliver_at_ms / 1000
+        handout = queue.offer(entry, due_s if due_s > self.now_s else None)
         if handout is not None:
             _take(entry, handout)
         return True
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.queue.expire(self.now_s)
 
     @property
     def end(self) -> Position:

@@ -18,7 +18,8 @@ class Batch:
     """Messages of one transaction (or of none) for one segment. A subclass holds them and tells their senders."""
 
     __slots__ = (
-        "_end", "bytes", "deadline", "due", "entry", "failure", "first", "last", "over", "parts", "piece", "txn"
+        "_end", "bytes", "deadline", "deliver_at_ms", "due", "entry", "failure", "first", "last", "over", "parts",
+        "piece", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -32,6 +33,8 @@ class Batch:
         """When lingering ends, on the loop's clock; 0: it is sent at the end of this turn."""
         self.piece = piece
         """Chunk id -1 marks the first piece of its value, which is named by that piece's sequence id."""
+        self.deliver_at_ms = 0
+        """When queues deliver its messages; 0: at once."""
         self.entry = b""
         self.first = -1
         self.last = -1
@@ -75,6 +78,8 @@ class Batch:
         self.parts = [
             self._part(columns.select(indexes), indexes, size) for indexes, size in zip(groups, sizes, strict=True)
         ]
+        for part in self.parts:
+            part.deliver_at_ms = self.deliver_at_ms
         self.ended()
         return self.parts
 

@@ -42,6 +42,8 @@ from txnwire.ids import MessageId, Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MIB
 
+Stored = asyncio.Future[MessageId]
+
 MAX_UNANSWERED_ENTRIES = 1000
 MAX_UNANSWERED_BYTES = 8 * MIB
 """Limit of one channel; well below what a segment takes in at once."""
@@ -120,12 +122,13 @@ class Channel:
     # ---- gathering --------------------------------------------------------------------------------------------------
 
     def add(
-        self, message: OutgoingMessage, size: int, txn: TransactionImpl | None, stored: asyncio.Future[MessageId]
+        self, message: OutgoingMessage, size: int, txn: TransactionImpl | None, stored: Stored, deliver_at_ms: int = 0
     ) -> None:
-        """Take one message in; `stored` ends with its entry. `size`: bytes it takes in the buffer."""
+        """Take one message in that `fits`; `stored` ends with its entry. `size`: bytes it takes in the buffer."""
         batch = self._gathering.get(txn)
         if batch is None:
             batch = self._gathering[txn] = self._owner.new_batch(txn)
+            batch.deliver_at_ms = deliver_at_ms
             if txn is not None:
                 txn.started(self)
             self._owner.gathers(self, batch, later=self._under_way.get(txn, 0) > 0)
@@ -137,10 +140,10 @@ class Channel:
         """Whether a batch of this transaction is open here."""
         return txn in self._gathering
 
-    def fits(self, txn: TransactionImpl | None, size: int) -> bool:
-        """Whether `size` more bytes leave the open batch, if there is one, below the bound of one entry."""
+    def fits(self, txn: TransactionImpl | None, size: int, deliver_at_ms: int = 0) -> bool:
+        """Whether the open batch, if there is one, has room for `size` more bytes, and the same time of delivery."""
         batch = self._gathering.get(txn)
-        return batch is None or batch.bytes + size <= self._owner.batch_bytes
+        return batch is None or (batch.bytes + size <= self._owner.batch_bytes and batch.deliver_at_ms == deliver_at_ms)
 
     def add_whole(self, batch: Batch) -> None:
         """Take a whole batch in, after the messages gathering for its transaction (or none)."""
@@ -174,6 +177,7 @@ class Channel:
                 level=self._owner.compression_level,
                 piece=batch.piece,
                 numbers=batch.numbers,
+                deliver_at_ms=batch.deliver_at_ms,
             )
         except TxnError as error:
             self._fail(batch, error)

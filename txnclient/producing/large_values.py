@@ -25,7 +25,7 @@ class LargeValueSender(Protocol):
         """The current channel for a value with this key; without a key, the next in turn."""
 
     async def add_piece(
-        self, channel: Channel, columns: Columns, size: int, txn: TransactionImpl, piece: Piece
+        self, channel: Channel, columns: Columns, size: int, txn: TransactionImpl, piece: Piece, deliver_at_ms: int
     ) -> BulkBatch:
         """Wait for room, then add the piece. Raises `SegmentSealed` if the channel has left its segment."""
 
@@ -50,6 +50,7 @@ async def send_large(
     txn: TransactionImpl,
     *,
     piece_bytes: int = PIECE_BYTES,
+    deliver_at_ms: int = 0,
 ) -> MessageId:
     """Send one value in pieces of `piece_bytes`, all to one segment, one value after the other. `head`: the message
     without its value, which takes `overhead` bytes in the buffer.
@@ -58,7 +59,7 @@ async def send_large(
     with Whole(txn, "a large value"):
         while True:
             try:
-                return await _send(sender, value, head, overhead, txn, piece_bytes)
+                return await _send(sender, value, head, overhead, txn, piece_bytes, deliver_at_ms)
             except SegmentSealed:
                 # ▲ Its pieces in the sealed segment never become complete. Send it again, as a new value, to its
                 # current segment.
@@ -72,6 +73,7 @@ async def _send(
     overhead: int,
     txn: TransactionImpl,
     piece_bytes: int,
+    deliver_at_ms: int,
 ) -> MessageId:
     """Send the value once. Raises `SegmentSealed` if its segment was sealed before all of it was stored."""
     channel = sender.channel_of(head.key, txn)
@@ -82,7 +84,8 @@ async def _send(
             part = value[number * piece_bytes : (number + 1) * piece_bytes]
             message = head._replace(value=part) if number == 0 else OutgoingMessage(part, head.key)
             piece = Piece(batches[0].first if batches else -1, number, count, len(value))
-            batches.append(await sender.add_piece(channel, Columns.of([message]), len(part) + overhead, txn, piece))
+            columns, size = Columns.of([message]), len(part) + overhead
+            batches.append(await sender.add_piece(channel, columns, size, txn, piece, deliver_at_ms))
     await asyncio.wait([batch.settled for batch in batches])
     failures = [error for batch in batches if (error := batch.settled.exception()) is not None]
     for error in sorted(failures, key=lambda error: isinstance(error, SegmentSealed)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Generic
 
@@ -51,6 +52,8 @@ class Producer(Generic[V]):
         txn: Transaction | None = None,
         chunk: bool = False,
         sequence_id: int | None = None,
+        deliver_after: float | timedelta | None = None,
+        deliver_at_ms: int | None = None,
         timeout: float | None = None,
     ) -> MessageId:
         """Send one message and wait until it is stored; waits for room in the buffer, in the order of asking.
@@ -63,6 +66,10 @@ class Producer(Generic[V]):
         passed over counts as stored. An id that is stored, also by an earlier life of the producer, is not stored
         again: the call returns, with an empty segment and position (0, -1) in the `MessageId` where the place is not
         known. One that timed out or was cancelled may be sent again, and is stored once.
+
+        `deliver_after` (seconds or a timedelta) or `deliver_at_ms` (ms since 1970): queue subscriptions deliver the
+        message then, or later, on the broker's clock; at most 30 days from now; a time that has passed: at once.
+        Streams and readers are given it at once, in order. Until it is acked it counts as unread.
 
         Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `NotAllowed` (a numbered producer
         at a broker of an older release), `StoreFull`; `Timeout`: its fate is unknown; `OutcomeUnknown`: nobody can tell
@@ -78,6 +85,8 @@ class Producer(Generic[V]):
             txn=impl_of(txn),
             chunk=chunk,
             sequence_id=sequence_id,
+            deliver_after=deliver_after,
+            deliver_at_ms=deliver_at_ms,
         )
         if timeout is None:
             return await sending
@@ -92,10 +101,12 @@ class Producer(Generic[V]):
         event_time_ms: int | None = None,
         txn: Transaction | None = None,
         sequence_id: int | None = None,
+        deliver_after: float | timedelta | None = None,
+        deliver_at_ms: int | None = None,
     ) -> asyncio.Future[MessageId]:
         """Queue one message; the future resolves when it is stored. Raises `WouldBlock` when the buffer is full, or
         other sends wait for room in it, `MessageTooLarge`, `InvalidTxnState`; the future has what `send` raises.
-        `sequence_id`: as in `send`.
+        `sequence_id`, `deliver_after`, `deliver_at_ms`: as in `send`.
 
         Without a transaction, check the future: the next `flush` or `close` raises a failure that was not retrieved. In
         one, its commit waits for it and raises its failure; an abort fails unsent messages with `InvalidTxnState`.
@@ -108,6 +119,8 @@ class Producer(Generic[V]):
             event_time_ms=event_time_ms,
             txn=impl_of(txn),
             sequence_id=sequence_id,
+            deliver_after=deliver_after,
+            deliver_at_ms=deliver_at_ms,
         )
 
     async def send_many(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +18,7 @@ from txnclient.producing.bulk_sends import EntryRun, Pull, send_bulk
 from txnclient.producing.channel import Channel
 from txnclient.producing.channels import Channels
 from txnclient.producing.large_values import send_large, transaction_of
+from txnclient.producing.later import delivery_time_ms
 from txnclient.producing.lingering import Lingering
 from txnclient.producing.moving import Group
 from txnclient.producing.numbered import NumberedLife
@@ -124,6 +126,8 @@ class ProducerImpl(Generic[V]):
         txn: TransactionImpl | None = None,
         chunk: bool = False,
         sequence_id: int | None = None,
+        deliver_after: float | timedelta | None = None,
+        deliver_at_ms: int | None = None,
     ) -> MessageId:
         """See `Producer.send`."""
         try:
@@ -131,6 +135,7 @@ class ProducerImpl(Generic[V]):
         except TxnError:
             await asyncio.sleep(0)  # ▲ C6: a caller that ignores the failure and calls again must not block the loop
             raise
+        later_ms = 0 if deliver_after is deliver_at_ms is None else self._later_ms(deliver_after, deliver_at_ms)
         if self.life is not None or sequence_id is not None:
             life, number = expect_life(self.life, sequence_id, txn=txn, chunk=chunk)
             message, size = self.prepared(value, key, properties, event_time_ms)
@@ -142,7 +147,7 @@ class ProducerImpl(Generic[V]):
             inside = transaction_of(len(data), txn)
             self._check_sends(inside)
             try:
-                return await send_large(self, data, head, overhead, inside)
+                return await send_large(self, data, head, overhead, inside, deliver_at_ms=later_ms)
             except FENCED_LIKE as error:
                 raise await reason_of(error, txn) from error.__cause__
         message, size = checked(data, key, properties, event_time_ms)
@@ -151,9 +156,9 @@ class ProducerImpl(Generic[V]):
         stored: asyncio.Future[MessageId] = self._session.loop.create_future()
         try:
             if self._buffer.has_room(size):
-                self._take(message, size, txn, stored, noticed=True)
+                self._take(message, size, txn, stored, later_ms, noticed=True)
             else:
-                await self._buffer.wait(size, txn, partial(self._take, message, size, txn, stored))
+                await self._buffer.wait(size, txn, partial(self._take, message, size, txn, stored, later_ms))
             return await stored
         except BaseException as error:
             stored.cancel()
@@ -172,8 +177,11 @@ class ProducerImpl(Generic[V]):
         event_time_ms: int | None = None,
         txn: TransactionImpl | None = None,
         sequence_id: int | None = None,
+        deliver_after: float | timedelta | None = None,
+        deliver_at_ms: int | None = None,
     ) -> asyncio.Future[MessageId]:
         """See `Producer.send_nowait`."""
+        later_ms = 0 if deliver_after is deliver_at_ms is None else self._later_ms(deliver_after, deliver_at_ms)
         message, size = self.prepared(value, key, properties, event_time_ms)
         self._check_sends(txn)
         if self.life is not None or sequence_id is not None:
@@ -181,7 +189,7 @@ class ProducerImpl(Generic[V]):
         if not self._buffer.has_room(size):
             raise self._buffer.full()
         stored: asyncio.Future[MessageId] = self._session.loop.create_future()
-        self._take(message, size, txn, stored, noticed=True)
+        self._take(message, size, txn, stored, later_ms, noticed=True)
         return stored
 
     async def send_many(
@@ -232,6 +240,11 @@ class ProducerImpl(Generic[V]):
         self._channels.put(batch, run.columns, run.segment, run.version)
         return batch
 
+    def _later_ms(self, deliver_after: float | timedelta | None, deliver_at_ms: int | None) -> int:
+        if self.life is not None:
+            raise InvalidArgument(f"producer {self.name} numbers its messages, and sends none to be delivered later")
+        return delivery_time_ms(deliver_after, deliver_at_ms, self._session.clock.wall_ms())
+
     def _placing(self) -> Placing:
         return Placing(self._buffer, self._take)
 
@@ -266,18 +279,20 @@ class ProducerImpl(Generic[V]):
         return self._channels.of_whole(key)
 
     async def add_piece(
-        self, channel: Channel, columns: Columns, size: int, txn: TransactionImpl, piece: Piece
+        self, channel: Channel, columns: Columns, size: int, txn: TransactionImpl, piece: Piece, deliver_at_ms: int
     ) -> BulkBatch:
         self._check_goes_on(txn)
-        return await self._in_room(size, txn, partial(self._place_piece, channel, columns, size, txn, piece))
+        place = partial(self._place_piece, channel, columns, size, txn, piece, deliver_at_ms)
+        return await self._in_room(size, txn, place)
 
     def _place_piece(
-        self, channel: Channel, columns: Columns, size: int, txn: TransactionImpl, piece: Piece
+        self, channel: Channel, columns: Columns, size: int, txn: TransactionImpl, piece: Piece, deliver_at_ms: int
     ) -> BulkBatch:
         self._channels.current()
         if channel.left:
             raise SegmentSealed(f"segment://{channel.segment} was sealed before all of this message was stored")
         batch = self._bulk_batch(columns, size, txn, piece)
+        batch.deliver_at_ms = deliver_at_ms
         channel.add_whole(batch)
         return batch
 
@@ -327,16 +342,17 @@ class ProducerImpl(Generic[V]):
         size: int,
         txn: TransactionImpl | None,
         stored: asyncio.Future[MessageId],
+        deliver_at_ms: int = 0,
         *,
         noticed: bool = False,
     ) -> None:
         """`noticed`: the caller has called `_check_usable` in this turn of the loop."""
         channel = self._channels.of(message.key, txn, noticed=noticed)
-        if not channel.fits(txn, size):
+        if not channel.fits(txn, size, deliver_at_ms):
             channel.flush(txn)
             channel = self._channels.of(message.key, txn)
         self._buffer.take(size)
-        channel.add(message, size, txn, stored)
+        channel.add(message, size, txn, stored, deliver_at_ms)
 
     def _check_sends(self, txn: TransactionImpl | None) -> None:
         self._check_usable(txn)

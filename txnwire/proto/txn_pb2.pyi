@@ -1179,7 +1179,7 @@ class PieceHead(_message.Message):
     def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., chunk_id: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_count: _Optional[int] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
-    __slots__ = ("producer", "incarnation", "sequence_id", "count", "txnid_most_bits", "txnid_least_bits", "writer", "publish_time_ms", "compression", "hash_lo", "hash_hi", "block_bytes", "chunk_count", "chunk_index", "chunk_total", "chunk_id", "name_epoch", "all_below", "id_steps")
+    __slots__ = ("producer", "incarnation", "sequence_id", "count", "txnid_most_bits", "txnid_least_bits", "writer", "publish_time_ms", "compression", "hash_lo", "hash_hi", "block_bytes", "chunk_count", "chunk_index", "chunk_total", "chunk_id", "name_epoch", "all_below", "id_steps", "deliver_at_ms")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1199,6 +1199,7 @@ class EntryMetadata(_message.Message):
     NAME_EPOCH_FIELD_NUMBER: _ClassVar[int]
     ALL_BELOW_FIELD_NUMBER: _ClassVar[int]
     ID_STEPS_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
     producer: str
     incarnation: int
     sequence_id: int
@@ -1218,4 +1219,5 @@ class EntryMetadata(_message.Message):
     name_epoch: int
     all_below: int
     id_steps: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence_id: _Optional[int] = ..., count: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., hash_lo: _Optional[int] = ..., hash_hi: _Optional[int] = ..., block_bytes: _Optional[int] = ..., chunk_count: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_total: _Optional[int] = ..., chunk_id: _Optional[int] = ..., name_epoch: _Optional[int] = ..., all_below: _Optional[int] = ..., id_steps: _Optional[_Iterable[int]] = ...) -> None: ...
+    deliver_at_ms: int
+    def __init__(self, producer: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence_id: _Optional[int] = ..., count: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., writer: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., hash_lo: _Optional[int] = ..., hash_hi: _Optional[int] = ..., block_bytes: _Optional[int] = ..., chunk_count: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_total: _Optional[int] = ..., chunk_id: _Optional[int] = ..., name_epoch: _Optional[int] = ..., all_below: _Optional[int] = ..., id_steps: _Optional[_Iterable[int]] = ..., deliver_at_ms: _Optional[int] = ...) -> None: ...

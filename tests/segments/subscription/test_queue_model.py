@@ -25,7 +25,6 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.rig = Rig(bounds=QueueBounds(places=30, unacked=6, blocks=4))
-        self.now = 0.0
         self.counts: dict[Message, int] = {}
         self.having: dict[Message, Taker] = {}
         self.acked: dict[Message, None] = {}
@@ -44,13 +43,13 @@ class QueueMachine(RuleBasedStateMachine):
             self.writing[slot] = TxnId(2, next(self.txns))
         return self.writing[slot]
 
-    @rule(messages=st.integers(1, 3), slot=st.none() | st.integers(0, 2))
-    def append(self, messages: int, slot: int | None) -> None:
-        self.rig.append(messages, self.txn_of(slot))
+    @rule(messages=st.integers(1, 3), slot=st.none() | st.integers(0, 2), later_s=st.just(0) | st.integers(1, 5))
+    def append(self, messages: int, slot: int | None, later_s: int) -> None:
+        self.rig.append(messages, self.txn_of(slot), later_s=later_s)
 
-    @rule(value=st.integers(0, 2), slot=st.none() | st.integers(0, 1))
-    def append_piece(self, value: int, slot: int | None) -> None:
-        self.rig.append(1, self.txn_of(slot), chunk=ChunkKey("p", 1, value, 3))
+    @rule(value=st.integers(0, 2), slot=st.none() | st.integers(0, 1), later_s=st.just(0) | st.integers(1, 5))
+    def append_piece(self, value: int, slot: int | None, later_s: int) -> None:
+        self.rig.append(1, self.txn_of(slot), chunk=ChunkKey("p", 1, value, 3), later_s=later_s)
 
     @rule()
     def roll(self) -> None:
@@ -99,6 +98,7 @@ class QueueMachine(RuleBasedStateMachine):
                 entry = self.rig.log[position]
                 assert entry.txn_id not in self.rig.open
                 assert entry.txn_id not in self.rig.aborted
+                assert entry.deliver_at_ms <= self.rig.now_s * 1000, "before its time"
                 message = position, index
                 assert message not in self.having, "with two consumers"
                 assert message not in self.acked, "acked already"
@@ -154,14 +154,13 @@ class QueueMachine(RuleBasedStateMachine):
     def nack(self, pick: int, many: int, delay: int | None) -> None:
         for message in self.some(pick, many):
             taker = self.having[message]
-            due_s = None if delay is None else self.now + delay
+            due_s = None if delay is None else self.rig.now_s + delay
             self.rig.queue.given_back(self.acks([message]), taker, due_s=due_s)
             self.give_back(message)
 
     @rule(seconds=st.integers(1, 3))
     def pass_time(self, seconds: int) -> None:
-        self.now += seconds
-        self.rig.queue.expire(self.now)
+        self.rig.pass_time(seconds)
 
     # ---- what always holds
 
@@ -180,8 +179,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.end_acks(committed=False)
         for taker in list(self.attached):
             self.leave(taker)
-        self.now += 100
-        self.rig.queue.expire(self.now)
+        self.rig.pass_time(100)
         last = self.attach(permits=10**6)
         for _ in range(2 * len(self.rig.log) + 10):
             while self.step():
@@ -202,7 +200,8 @@ class QueueMachine(RuleBasedStateMachine):
         statistics = self.rig.queue.statistics()
         assert (statistics.unacked, statistics.set_aside, statistics.delayed, last.held) == (0, 0, 0, {})
         queue = self.rig.queue
-        assert (len(queue._counts), queue._values, queue._delays) == (0, {}, [])
+        assert (len(queue._counts), queue._values, len(queue._delays), queue._later) == (0, {}, 0, {})
+        assert queue._promised == {}
 
 
 TestQueue = QueueMachine.TestCase
