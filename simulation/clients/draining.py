@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 import txnclient
-from simulation.clients.lags import Lags
+from simulation.clients.lag_judge import LagJudge
 from simulation.clients.plan import ClientPorts, Plan
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.message import Message
@@ -45,7 +45,7 @@ async def read_all(client: txnclient.Client, topic: str) -> list[Message]:
         return [message async for message in reader]
 
 
-async def take_all(consumer: Consumer, lags: Lags | None = None) -> list[Message]:
+async def take_all(consumer: Consumer, lags: LagJudge | None = None) -> list[Message]:
     """Everything that its subscription still delivers. Acks it, because children come once their parents are
     drained. Tells `lags` how far behind it is before and after."""
     before = None if lags is None else await consumer.lag()

@@ -161,12 +161,14 @@ class HangingLife(LoggedLife[HangingLog]):
         await asyncio.sleep(least_s * self._random.uniform(0.7, 3.0))
 
     async def _pause_it(self, consumer: Consumer) -> None:
-        """Pauses it for a while, in which it must hand out nothing, or for ever."""
+        """Pauses it for a while, or for ever. It must hand out nothing, however often it is asked."""
         consumer.pause()
         self._log.paused += 1
-        if messages := await consumer.receive_many(10, timeout=0.2):
-            self._log.breaches.append(f"hanging: {len(messages)} messages were handed out by a paused consumer")
-        await self._for_long(1.0)
+        for_ever = self._random.random() < FOR_EVER_SHARE
+        until = self._now() + (float("inf") if for_ever else self._random.uniform(0.2, 3.0))
+        while self._now() < until:
+            if messages := await consumer.receive_many(10, timeout=0.5):
+                self._log.breaches.append(f"hanging: {len(messages)} messages were handed out by a paused consumer")
         consumer.resume()
 
     async def _transaction(self, client: txnclient.Client, consumer: Consumer, messages: Sequence[Message]) -> None:

@@ -78,6 +78,8 @@ class StayingLife(LoggedLife[StayingLog]):
         super().__init__(ports, plan, log)
         self._came: dict[str, None] = {}
         """What has come to the present consumer of `AGAIN`."""
+        self._paused: dict[str, dict[str, None]] = {}
+        """Segments that were paused and not resumed, by subscription."""
 
     async def live(self) -> None:
         while True:
@@ -147,17 +149,17 @@ class StayingLife(LoggedLife[StayingLog]):
     async def _stay(self, client: txnclient.Client, subscription: str, type: str) -> None:
         async with client.consumer(TOPIC, subscription, type=type, name=subscription) as consumer:
             self._log.due[subscription] = {}
+            self._paused.pop(subscription, None)
             await self._receive(subscription, consumer)
 
     async def _receive(self, subscription: str, consumer: Consumer) -> None:
         while True:
             if subscription in (STREAM, QUEUE):
-                self._pause_some(consumer)
+                self._pause_some(subscription, consumer)
             if self._random.random() < 0.05:
                 await self._ask_lag(consumer)
-            paused = consumer.paused
             for message in await consumer.receive_many(50, timeout=1.0):
-                if message.id.segment in paused:
+                if message.id.segment in self._paused.get(subscription, ()):
                     self._log.breaches.append(f"staying: {message.id} came to {subscription}, which had paused it")
                 self._has_come(subscription, message.value.decode())
                 await self._ack(consumer, message)
@@ -168,19 +170,24 @@ class StayingLife(LoggedLife[StayingLog]):
         if subscription == AGAIN:
             self._came[value] = None
 
-    def _pause_some(self, consumer: Consumer) -> None:
+    def _pause_some(self, subscription: str, consumer: Consumer) -> None:
         """▲ At the end of the work all are resumed: a message that is lost by a pause does not come then."""
-        paused, chance = consumer.paused, self._random
+        paused, chance = self._paused.setdefault(subscription, {}), self._random
         if not self._plan.active or (paused and chance.random() < 0.2):
             consumer.resume()
             self._log.resumed += len(paused)
+            paused.clear()
         elif paused and chance.random() < 0.3:
-            consumer.resume(paused[:1])
+            one = next(iter(paused))
+            consumer.resume(one)
+            del paused[one]
             self._log.resumed += 1
         elif chance.random() < 0.1:
             segments = consumer.segments
-            consumer.pause(chance.sample(segments, chance.randrange(len(segments) + 1)) if segments else None)
-            self._log.paused += len(consumer.paused)
+            some = chance.sample(segments, chance.randrange(len(segments) + 1))
+            consumer.pause(some or None)
+            paused.update(dict.fromkeys(some or segments))
+            self._log.paused += len(some or segments)
 
     async def _ask_lag(self, consumer: Consumer) -> None:
         try:
@@ -203,10 +210,12 @@ class StayingLife(LoggedLife[StayingLog]):
     async def _use_again(self, client: txnclient.Client) -> None:
         consumer = await self._open_again(client)
         due: dict[str, None] = {}
+        stays = False
         while True:
-            await self._receive_for_a_while(consumer, due)
+            await self._receive_for_a_while(consumer, due, stays=stays)
             due = {}
-            if self._random.random() < UNSUBSCRIBED_SHARE:
+            stays = not self._plan.active
+            if stays or self._random.random() < UNSUBSCRIBED_SHARE:
                 due = await self._unsubscribe(consumer)
                 consumer = await self._open_again(client)
                 continue
@@ -230,17 +239,16 @@ class StayingLife(LoggedLife[StayingLog]):
         self._log.unsubscribed += 1
         return dict.fromkeys(list(self._came)[:REMEMBERED])
 
-    async def _receive_for_a_while(self, consumer: Consumer, due: dict[str, None]) -> None:
-        """Receives until its deletion; once the work is over, only a deletion ends it. `due`: what must come besides
-        what is sent meanwhile."""
+    async def _receive_for_a_while(self, consumer: Consumer, due: dict[str, None], *, stays: bool) -> None:
+        """Receives until its deletion, which alone ends it if it `stays`. `due`: what must come besides what is sent
+        meanwhile."""
         asked = tuple(due)
         self._came = {}
         self._log.due[AGAIN] = due
         receiving = asyncio.ensure_future(self._receive(AGAIN, consumer))
         try:
-            await asyncio.wait((receiving,), timeout=self._random.expovariate(1 / AGAIN_S))
-            if not self._plan.active:
-                await asyncio.wait((receiving,))
+            until_s = None if stays else min(self._random.expovariate(1 / AGAIN_S), 3 * AGAIN_S)
+            await asyncio.wait((receiving,), timeout=until_s)
         finally:
             del self._log.due[AGAIN]
             receiving.cancel()
@@ -281,7 +289,7 @@ class StayingLife(LoggedLife[StayingLog]):
     async def _make_later(self, client: txnclient.Client) -> None:
         while self._plan.active:
             await self._pause(LATER_S)
-            if PATTERN not in self._log.due:
+            if PATTERN not in self._log.due or not self._plan.active:
                 continue
             if self._log.later < MOST_LATER:
                 self._log.later += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.clients.lags import Lags
+from simulation.clients.lag_judge import LagJudge
 from txnclient.consuming.lag import Lag, SegmentLag
 
 
@@ -13,7 +13,7 @@ def lag(messages: int | None, seconds: float | None = 0.0) -> Lag:
 
 
 def test_a_lag_that_covers_what_comes_and_is_0_behind_it_is_right() -> None:
-    lags = Lags()
+    lags = LagJudge()
     lags.drained("jobs", lag(3, 2.0), 2, lag(0))
     lags.drained("jobs", lag(None, None), 2, lag(None, None))
     assert (lags.findings, lags.asked, lags.told, lags.drained_to_0) == ([], 4, 2, 1)
@@ -29,6 +29,6 @@ def test_a_lag_that_covers_what_comes_and_is_0_behind_it_is_right() -> None:
     ],
 )
 def test_planted_mistakes_are_found(before: Lag, taken: int, after: Lag, finding: str) -> None:
-    lags = Lags()
+    lags = LagJudge()
     lags.drained("jobs", before, taken, after)
     assert finding in lags.findings[0]

@@ -12,7 +12,7 @@ from txnclient.consuming.lag import Lag
 
 
 @dataclass(slots=True)
-class Lags:
+class LagJudge:
     """Of all subscriptions of a run."""
 
     asked: int = 0
