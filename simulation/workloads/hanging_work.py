@@ -1,4 +1,4 @@
-"""Workers of a queue that hang, forget and pause, under all faults (SCENARIOS A, "Ack timeout"; DESIGN §8).
+"""Workers of a queue that hang, forget and pause, under all faults (DESIGN §8).
 
 All consumers are of one process, and the first one always works. Others hold messages for longer than their
 `ack_timeout` and ack them all the same, or never again; or they pause. In the end each message was acked by one
