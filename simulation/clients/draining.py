@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 import txnclient
+from simulation.clients.lag_judge import LagJudge
 from simulation.clients.plan import ClientPorts, Plan
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.message import Message
@@ -44,13 +45,16 @@ async def read_all(client: txnclient.Client, topic: str) -> list[Message]:
         return [message async for message in reader]
 
 
-async def take_all(consumer: Consumer) -> list[Message]:
+async def take_all(consumer: Consumer, lags: LagJudge | None = None) -> list[Message]:
     """Everything that its subscription still delivers. Acks it, because children come once their parents are
-    drained."""
+    drained. Tells `lags` how far behind it is before and after."""
+    before = None if lags is None else await consumer.lag()
     taken: list[Message] = []
     while messages := await consumer.receive_many(500, timeout=DRAIN_SILENCE_S):
         taken += messages
         await consumer.ack(messages)
+    if lags is not None and before is not None:
+        lags.drained(repr(consumer), before, len({message.id: None for message in taken}), await consumer.lag())
     return taken
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import txnclient
 from simulation.clients.careless import Careless, GivenUp
+from simulation.clients.lag_judge import LagJudge
 from simulation.clients.recorder import Recorder
 from simulation.clients.shared_parts import SharedParts
 from simulation.faults.damage import invents_a_failure, names_a_file
@@ -85,6 +86,7 @@ class Plan:
     """Files that some disk has failed to read: then clients may get errors about these."""
     resolved: int = 0
     """Transactions whose outcome only the final question showed."""
+    lags: LagJudge = field(default_factory=LagJudge)
     shared: SharedParts = field(init=False)
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ LIMITS_S: Mapping[str, float] = {
     "draining: large values": 45.0,
     "draining: dead letters": 45.0,
     "draining: stream from cut to cut": 45.0,
+    "draining: hanging workers": 45.0,
     "draining: numbered items": 60.0,
 }
 """Kind of work → how long after the clients' stop the last of it may be seen. A transaction may be open for 15 s, is

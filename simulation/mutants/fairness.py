@@ -122,7 +122,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if not keep:\n            for position in self._pieces.take_all():\n",
         new="        if False:\n            for position in self._pieces.take_all():\n",
         tests=(f"{PACE}test_values_in_pieces_are_given_back_with_all_their_pieces_incomplete_ones_too",),
-        why_tests="no worker of a seed hangs",
+        why_tests="workers of a seed that hang get no values in pieces",
     ),
     Mutant(
         name="paused-for-ever",
@@ -222,7 +222,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="                if self._looks - look >= TICKS:\n",
         new="                if False:\n",
         tests=(f"{TIMEOUTS}test_what_is_held_over_all_looks_is_late_once_it_is",),
-        why_tests="no seed has an ack_timeout",
+        why_tests="not looked for with seeds",
     ),
     Mutant(
         name="late-on-the-way-to-the-dead-letters",
@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="                    bits &= ~exempt[entry]\n",
         new="",
         tests=(f"{TIMEOUTS}test_what_goes_to_the_dead_letters_is_not_late",),
-        why_tests="no seed has an ack_timeout",
+        why_tests="not looked for with seeds",
     ),
     Mutant(
         name="paused-segment-keeps-shared-messages",
@@ -242,7 +242,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        was_idle, pace.halted = pace.idle, paused\n",
         new="        was_idle = pace.idle\n",
         tests=(f"{TOLD}test_of_a_paused_segment_nothing_is_kept_while_it_is_shared",),
-        why_tests="no seed pauses a segment",
+        why_tests="not looked for with seeds",
     ),
     Mutant(
         name="rare-asker-asks-in-vain-for-ever",

@@ -14,6 +14,8 @@ from simulation.seeking.seek_work import SeekDrain, SeekLife
 from simulation.workloads.acking_work import TOPIC as ACKING_TOPIC
 from simulation.workloads.acking_work import AckingDrain, AckingLife, AckingLog
 from simulation.workloads.dead_work import DeadDrain, DeadLife, DeadLog
+from simulation.workloads.hanging_work import TOPIC as HANGING_TOPIC
+from simulation.workloads.hanging_work import HangingDrain, HangingLife, HangingLog
 from simulation.workloads.keyed_work import KeyedLife, KeyedLog
 from simulation.workloads.large_work import TOPIC as LARGE_TOPIC
 from simulation.workloads.large_work import LargeDrain, LargeLife, LargeLog
@@ -44,6 +46,7 @@ GIVING_UP = "client-giving-up"
 STREAM = "client-stream"
 STAYING = "client-staying"
 OBEDIENT = ("client-obedient-1", "client-obedient-2")
+HANGING = "client-hanging"
 NUMBERED = ("client-numbered-1", "client-numbered-2")
 NUMBERED_ITEMS = 1000
 EXTRA_SHARE = 0.5
@@ -74,6 +77,8 @@ class ClientProcesses:
         chance = random.Random(f"{seed}/numbered")  # apart, like all that follows: what a seed draws otherwise stays
         self._numbering = NUMBERED[: chance.choice((0, 0, 1, 2))]
         self.numbered = NumberedLog(source(chance, NUMBERED_ITEMS), hasty=plan.careless > 0)
+        self.hanging = HangingLog()
+        self._hangs = random.Random(f"{seed}/hanging").random() < EXTRA_SHARE
         self._names: list[str] = []
         self.finished = False
         """Whether everything of the history was read."""
@@ -95,8 +100,8 @@ class ClientProcesses:
         if shape.random() < EXTRA_SHARE:
             world.add(GIVING_UP, lambda ports: DeadLife(ports, self._plan, self.dead).live())
         if (pace_s := shape.choice(LAYOUT_PACES_S)) is not None:
-            changed = (*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC)
-            changed += (NUMBERED_TOPIC, NUMBERED_TOPIC) if self.numbers else ()
+            changed = [*TOPICS, *TOPICS, PASSING_TOPIC, SOUGHT_TOPIC, SOUGHT_TOPIC, ACKING_TOPIC]
+            changed += [NUMBERED_TOPIC] * 2 * self.numbers + [HANGING_TOPIC] * self._hangs
             world.add(LAYOUTS, lambda ports: LayoutLife(ports, self._plan, changed, pace_s).live())
         if shape.random() < EXTRA_SHARE:
             if LARGE in world.processes:
@@ -109,6 +114,8 @@ class ClientProcesses:
                 world.add(name, lambda ports: ObedientLife(ports, self._plan, self.obedient).live())
         for name in self._numbering:
             world.add(name, lambda ports: SourceLife(ports, self._plan, self.numbered).live())
+        if self._hangs:
+            world.add(HANGING, lambda ports: HangingLife(ports, self._plan, self.hanging).live())
         self._names = list(world.processes)
 
     @property
@@ -140,6 +147,8 @@ class ClientProcesses:
             yield "stream from cut to cut", StreamDrain(ports, plan, self.stream).run(), together
         if OBEDIENT[0] in self._names:
             yield "copies", ObedientDrain(ports, plan, self.obedient).run(), self.obedient.findings
+        if self._hangs:
+            yield "hanging workers", HangingDrain(ports, plan, self.hanging).run(), self.hanging.findings
         if self.numbers:
             yield "numbered items", NumberedDrain(ports, plan, self.numbered).run(), self.numbered.findings
 
@@ -172,4 +181,17 @@ class ClientProcesses:
             "numbered producer opened behind sends without an answer": numbered.behind_another,
             "numbered item sent again that was told as stored": numbered.again,
             "numbered producer fenced": numbered.fenced,
+            "message held beyond its ack timeout": self.hanging.hung,
+            "message taken over from a worker that hangs": self.hanging.taken_over,
+            "ack refused that came too late": self.hanging.late,
+            "queue consumer paused": self.hanging.paused,
+            "call ended by a timeout of its own": self.hanging.timed,
+            "segment paused": self.staying.paused,
+            "segment resumed": self.staying.resumed,
+            "subscription left by unsubscribe": self.staying.unsubscribed,
+            "message that came again behind an unsubscribe": self.staying.again,
+            "message of a topic made later than the consumer of its pattern": self.staying.by_pattern,
+            "lag told": self._plan.lags.told,
+            "lag not known": self._plan.lags.asked - self._plan.lags.told,
+            "lag of 0 behind a drain": self._plan.lags.drained_to_0,
         }

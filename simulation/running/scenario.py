@@ -337,6 +337,7 @@ class Scenario:
             *(f"busy: {text}" for text in self.busy.findings),
             *(f"transaction key: {text}" for text in self.keys.findings),
             *(f"records: {text}" for text in self.records.findings),
+            *self.plan.lags.findings,
             *(f"unexpected error: {text}" for text in self.plan.unexpected),
             *(f"unhandled: {text}" for text in self._loop.unhandled),
         ]

@@ -238,5 +238,5 @@ class SeekDrain(WorkloadDrain[SeekLog]):
         async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
             log.again += [value for *_, value in seen_of(await take_all(consumer))]
             await consumer.seek("earliest")
-            log.left += seen_of(await take_all(consumer))
+            log.left += seen_of(await take_all(consumer, self._plan.lags))
         log.ended = True

@@ -270,7 +270,7 @@ class AckingDrain(WorkloadDrain[AckingLog]):
         log.outcomes = await outcomes_of(client, list(dict.fromkeys(txn_id for txn_id, _ in log.within)))
         log.visible |= _places(await read_all(client, TOPIC))
         async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
-            log.left |= _places(await take_all(consumer))
+            log.left |= _places(await take_all(consumer, self._plan.lags))
         await self._ack_around(client)
 
     async def _ack_around(self, client: txnclient.Client) -> None:

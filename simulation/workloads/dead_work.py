@@ -82,7 +82,7 @@ class DeadDrain(WorkloadDrain[DeadLog]):
         log = self._log
         log.visible += [message.value.decode() for message in await read_all(client, TOPIC)]
         async with client.consumer(TOPIC, SUBSCRIPTION, type="queue") as consumer:
-            log.left += [message.value.decode() for message in await take_all(consumer)]
+            log.left += [message.value.decode() for message in await take_all(consumer, self._plan.lags)]
         with suppress(TopicNotFound):  # none has died
             dead = await read_all(client, DEAD)
             log.dead += [(message.properties[ORIGIN_MESSAGE_ID], message.value.decode()) for message in dead]

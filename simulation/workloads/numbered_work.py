@@ -164,11 +164,11 @@ class SourceLife(LoggedLife[NumberedLog]):
 
     async def _send_some(self, producer: Producer, items: Sequence[SourceItem]) -> None:
         self._log.again += sum(item.sequence_id in self._log.acked for item in items)
-        sends = [self._send(producer, item) for item in items]
         if self._random.random() < 0.5:
-            for send in sends:
-                await send
+            for item in items:
+                await self._send(producer, item)
             return
+        sends = [self._send(producer, item) for item in items]
         for outcome in await asyncio.gather(*sends, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -169,4 +169,4 @@ class ObedientDrain(WorkloadDrain[ObedientLog]):
         log.inputs += [str(message.id) for message in await read_all(client, TOPIC)]
         log.copies += [message.properties[ORIGIN] for message in await read_all(client, COPIES)]
         async with client.consumer(TOPIC, SUBSCRIPTION, name="drain", start="earliest") as consumer:
-            log.left += [str(message.id) for message in await take_all(consumer)]
+            log.left += [str(message.id) for message in await take_all(consumer, self._plan.lags)]

@@ -215,7 +215,7 @@ class PassingDrain(WorkloadDrain[PassingLog]):
         with suppress(TopicNotFound):
             log.visible += await _read_untrimmed(client)
             async with client.consumer(TOPIC, SUBSCRIPTION, name="passing", start="earliest") as consumer:
-                log.left += [message.value.decode() for message in await take_all(consumer)]
+                log.left += [message.value.decode() for message in await take_all(consumer, self._plan.lags)]
                 log.drained = True
 
 

@@ -9,8 +9,9 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
-from tests.examples.killing import TIMEOUT_S, ended, killed, started, stored, told
+from tests.examples.killing import TIMEOUT_S, aborted_in_the_middle, ended, killed, started, stored, told
 from tests.processes import kill, process_cluster
+from tests.txnclient.test_with_cluster import read_all
 
 pytestmark = [pytest.mark.process]
 
@@ -69,3 +70,23 @@ async def test_a_program_that_came_from_kafka_is_exact_though_it_is_killed(clust
         assert (fenced.returncode, b"ExpiredTransaction" in output) == (1, True), output.decode()
     assert "clicks" in await told(name, way, "--idle", "4", url=cluster.url)
     assert await told(name, "--check", url=cluster.url) == "500 visits, each once and in order for each user\n"
+
+
+@pytest.mark.parametrize("way", ["--enrich", "--by-hand"])
+async def test_a_program_that_came_from_kafka_gives_back_what_an_abort_has_left_and_goes_on(
+    cluster: InProcessCluster, way: str
+) -> None:
+    """It is stopped in the middle of a transaction, which is aborted meanwhile: the same messages come again, once."""
+    name, visits = "moved_from_kafka.py", "topic://public/kafka/visits"
+    await told(name, "--clicks", "400", url=cluster.url)
+    async with cluster.connect() as client, client.reader(visits, **ANYTHING) as reader:
+        program = await started(name, way, "--idle", "4", url=cluster.url)
+        for _ in range(2):
+            await aborted_in_the_middle(client, reader, program)
+        said = await ended(program)
+    assert said.startswith("400 clicks"), said
+    assert await told(name, "--check", url=cluster.url) == "400 visits, each once and in order for each user\n"
+    async with cluster.connect() as client:
+        clicks = {str(one.id): one.value for one in await read_all(client, "topic://public/kafka/clicks")}
+        seen = {one.properties["click"]: one.value.lower() for one in await read_all(client, visits)}
+    assert seen == clicks

@@ -21,3 +21,8 @@ def test_who_could_not_send_to_the_end_is_found() -> None:
     assert list(StayingLog({STREAM: {}}, sent=3).findings()) == [
         "staying: it could not send what was left once everything had healed"
     ]
+
+
+def test_what_came_from_a_paused_segment_is_found() -> None:
+    log = StayingLog({STREAM: {}}, breaches=["staying: m came to staying, which had paused it"], sent=1, ended=True)
+    assert list(log.findings()) == ["staying: m came to staying, which had paused it"]

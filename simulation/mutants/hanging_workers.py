@@ -1,0 +1,116 @@
+"""Mutants that seeds catch by workers which hang, pause, leave and follow a pattern, and by numbered producers."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import TAKE_OVERS, Mutant
+
+CALM = "none"
+WORK_S = 20.0
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="hung-worker-keeps-what-it-has",
+        rule="what a worker has not acked within its ack timeout goes to another one",
+        section="§8",
+        file="txnclient/consuming/queue_feed.py",
+        old="            self.nack_nowait(late, 0.0)\n        if self._queue_inbox.copies",
+        new="        if self._queue_inbox.copies",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="ack-timeout-looked-at-once",
+        rule="what is held is looked at again as long as anything is held",
+        section="§8",
+        file="txnclient/consuming/queue_feed.py",
+        old="        if self._queue_inbox.copies and self._link is not None:\n            self._tick_later",
+        new="        if False:\n            self._tick_later",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="paused-segment-hands-out",
+        rule="nothing of a paused segment is handed out",
+        section="§8",
+        file="txnclient/consuming/feed.py",
+        old="        self.paused = paused\n        if not paused and self.buffered:",
+        new="        if not paused and self.buffered:",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="resumed-and-forgotten",
+        rule="what is in the buffer of a segment is handed out again when it is resumed",
+        section="§8",
+        file="txnclient/consuming/feed.py",
+        old="        if not paused and self.buffered:\n            self._receiver.ready(self)\n",
+        new="",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="unsubscribed-in-name-only",
+        rule="`unsubscribe` deletes the subscription with all that it has acked",
+        section="§8",
+        file="txnclient/consuming/consumer_impl.py",
+        old="                await delete_subscription(self._client, topic, self.subscription, force=force)\n",
+        new="                topic.strip()\n",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="later-topics-unseen",
+        rule="a topic that appears is joined by the consumers whose pattern it matches",
+        section="§8",
+        file="txnclient/consuming/topic_pattern.py",
+        old="            if topic in self._joined.topics:\n                continue\n",
+        new="            if topic in self._joined.topics or deadline.timeout_s > 0:\n                continue\n",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="lag-without-the-last-entry",
+        rule="a lag counts every message that is not acked",
+        section="§8",
+        file="segments/subscription/lag.py",
+        old="        if first > last:\n            return NOTHING\n",
+        new="        if first >= last:\n            return NOTHING\n",
+        faults=CALM,
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="lag-with-what-is-acked-twice",
+        rule="a lag counts each acked message once",
+        section="§8",
+        file="segments/subscription/lag.py",
+        old="        messages -= acked_messages + left_out\n",
+        new="        messages -= 2 * acked_messages + left_out\n",
+        work_s=WORK_S,
+    ),
+    Mutant(
+        name="numbered-ids-not-found-again-by-a-take-over",
+        rule="a take-over finds the ids of numbered entries behind the last footer",
+        section="§7",
+        file="segments/owner/take_over.py",
+        old="            if (numbers := numbers_of(metadata)) is not None:",
+        new="            if (numbers := numbers_of(metadata)) is not None and metadata.txnid_least_bits:",
+        faults=TAKE_OVERS,
+    ),
+    Mutant(
+        name="numbered-ids-kept-by-nobody",
+        rule="an id counts as stored before its send is answered, and later lives are told",
+        section="§7",
+        file="segments/log/appender.py",
+        old="            if entry.numbers is not None:\n",
+        new="            if entry.numbers is not None and entry.txn_id is not None:\n",
+        faults="kill a client",
+    ),
+    Mutant(
+        name="numbered-ids-believed-below-the-highest",
+        rule="the highest stored id of a segment proves nothing of lower ones",
+        section="§7",
+        file="txnclient/producing/source_ids.py",
+        old="        self._below = max(self._below, all_below)",
+        new="        self._below = max([self._below, all_below, *ids])",
+    ),
+)
