@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from txnwire.ids import Position
 
 
-class Delays:
+class MessageDelays:
     """Keeps indexes of entries until their time, on any clock that never goes back."""
 
     def __init__(self) -> None:

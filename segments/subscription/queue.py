@@ -33,7 +33,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from segments.log.tail_cache import ChunkKey, LogEntry
-from segments.subscription.delays import Delays
+from segments.subscription.delays import MessageDelays
 from segments.subscription.queue_ports import QueueAcks, QueueBounds, QueueOutcomes, QueueStatistics
 from segments.subscription.redelivery_counts import RedeliveryCounts
 from segments.subscription.set_aside import Interval, SetAside, intervals_of
@@ -131,7 +131,7 @@ class Queue(Generic[ConsumerT]):
         self._set_aside = SetAside()
         self._passing: deque[Interval] = deque()
         """Intervals of aborted transactions, to pass over."""
-        self._delays = Delays()
+        self._delays = MessageDelays()
         self._later: dict[Position, None] = {}
         """Entries of `_delays` with room promised, which nobody has had yet."""
         self._counts = RedeliveryCounts()

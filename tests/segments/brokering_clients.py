@@ -40,6 +40,7 @@ class Producer:
         sequence_id: int | None = None,
         previous: int | None = None,
         publish_time_ms: int = 1,
+        deliver_at_ms: int = 0,
     ) -> pb.Command:
         first = self.last + 1 if sequence_id is None else sequence_id
         send = pb.Send(
@@ -58,6 +59,7 @@ class Producer:
                 publish_time_ms=publish_time_ms,
                 txn_id=txn,
                 writer=writer,
+                deliver_at_ms=deliver_at_ms,
             ),
         )
         self.last = first + len(values) - 1
