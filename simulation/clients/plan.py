@@ -76,6 +76,8 @@ class Plan:
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     cut: int = 0
     """Number of cancelled calls."""
+    steady_clocks: bool = True
+    """Whether all wall clocks agree, and no fault sets them: only then it is known when a message is due."""
     next_value: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     """How often clients met which error, for the report."""

@@ -185,6 +185,7 @@ class ClientProcesses:
             "message taken over from a worker that hangs": self.hanging.taken_over,
             "ack refused that came too late": self.hanging.late,
             "queue consumer paused": self.hanging.paused,
+            "message of a queue delivered at its time": self.hanging.later,
             "call ended by a timeout of its own": self.hanging.timed,
             "segment paused": self.staying.paused,
             "segment resumed": self.staying.resumed,

@@ -94,6 +94,9 @@ class RunReport:
     history: History = field(repr=False)
 
 
+SETS_CLOCKS = ("drifting clock", "wall clock")
+
+
 class Scenario:
     """Runs one cluster, its clients, and the faults."""
 
@@ -112,6 +115,7 @@ class Scenario:
             pause_s=pause_s,
             subscriptions=((TOPICS[0], SUBSCRIPTION), (KEYED_TOPIC, KEYED_SUBSCRIPTION)),
             careless=share_of(seed),
+            steady_clocks=not self._world.clocks_differ and all(one.kind not in SETS_CLOCKS for one in schedule.faults),
         )
         self.plan.damaged = lambda: self._world.disk(DATA).flips > 0
         self.plan.unreadable = lambda: self._world.disk(DATA).unreadable

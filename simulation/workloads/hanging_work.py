@@ -3,7 +3,8 @@
 All consumers are of one process, and the first one always works. Others hold messages for longer than their
 `ack_timeout` and ack them all the same, or never again; or they pause. In the end each message was acked by one
 committed transaction: whoever hangs or pauses keeps none from the worker that works, and an ack that comes too late
-counts only where it is the only one. This client is never careless, and runs until everything is judged.
+counts only where it is the only one. Messages that are to be delivered later come not before their time. This client
+is never careless, and runs until everything is judged.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ TOPIC = "topic://public/sim/hanging"
 SUBSCRIPTION = "hanging"
 ACK_TIMEOUTS_S = (0.5, 1.0, 4.0)
 WORKERS = 3
+LATER_SHARE = 0.3
+LATER_S = (0.05, 1.0, 4.0)
+"""The last ones of a run leave out the longest."""
+EARLY_S = 0.002
+"""By how much a wall clock in whole ms may be early."""
 FOR_EVER_SHARE = 0.1
 """Share of hangs and pauses that end only with the process."""
 LAST_SENDS = 10
@@ -47,6 +53,10 @@ class HangingLog:
     """Sends and acks that a limit of their own has ended."""
     stored: dict[str, None] = field(default_factory=dict)
     """Values whose send was answered."""
+    due: dict[str, float] = field(default_factory=dict)
+    """When a message may come first, on the loop's clock."""
+    later: int = 0
+    """Messages that came at their time."""
     held: dict[str, None] = field(default_factory=dict)
     """Values that a worker holds beyond their timeout."""
     ended: bool = False
@@ -102,9 +112,12 @@ class HangingLife(LoggedLife[HangingLog]):
             await asyncio.Event().wait()
 
     async def _send_one(self, producer: Producer) -> None:
-        value, limit_s = self._plan.value("hanging"), self._limit_s()
+        value, limit_s, later_s = self._plan.value("hanging"), self._limit_s(), self._later_s()
+        if later_s is not None:
+            self._log.due[value] = self._now() + later_s
+        key = f"k{self._random.randrange(8)}"
         try:
-            await producer.send(value.encode(), key=f"k{self._random.randrange(8)}", timeout=limit_s)
+            await producer.send(value.encode(), key=key, timeout=limit_s, deliver_after=later_s)
         except TxnError as error:
             self._failed(error, limit_s)
         else:
@@ -113,6 +126,11 @@ class HangingLife(LoggedLife[HangingLog]):
     def _limit_s(self) -> float | None:
         """Of one call; sometimes so short that even a healthy cluster may be too slow."""
         return self._random.choice((None, None, 0.01, 0.5)) if self._plan.active else None
+
+    def _later_s(self) -> float | None:
+        if not self._plan.steady_clocks or self._random.random() > LATER_SHARE:
+            return None
+        return self._random.choice(LATER_S if self._plan.active else LATER_S[:-1])
 
     def _failed(self, error: TxnError, limit_s: float | None = None) -> None:
         self._log.timed += limit_s is not None and isinstance(error, txnclient.Timeout)
@@ -140,6 +158,12 @@ class HangingLife(LoggedLife[HangingLog]):
         log = self._log
         log.queue.delivered += len(messages)
         log.queue.again += sum(message.redelivery_count > 0 for message in messages)
+        for message in messages:
+            due_s = log.due.get(message.value.decode())
+            if due_s is not None:
+                log.later += 1
+                if self._now() < due_s - EARLY_S:
+                    log.breaches.append(f"hanging: {message.value!r} came {due_s - self._now():.3f} s before its time")
         log.taken_over += sum(message.value.decode() in log.held for message in messages)
 
     async def _hang(

@@ -1,0 +1,142 @@
+"""Sends of messages that queues deliver later: which times are taken, and that no other message gets theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import txnclient
+from tests.cluster import InProcessCluster
+from txnclient.connection.deadlines import Deadline
+from txnclient.producing.batches import GatheringBatch
+from txnclient.producing.later import delivery_time_ms
+from txnwire.clock import SystemClock
+from txnwire.entry import OutgoingMessage
+from txnwire.errors import InvalidArgument
+from txnwire.protocol import MAX_DELAY_MS, MAX_VALUE_BYTES
+
+NOW_MS = 1_800_000_000_000
+TOPIC = "topic://public/default/jobs"
+LATER_S = 0.5
+
+
+@pytest.mark.parametrize(
+    ("after", "at_ms", "expected"),
+    [
+        (None, None, 0),
+        (0, None, 0),
+        (1.5, None, NOW_MS + 1500),
+        (0.0001, None, NOW_MS + 1),
+        (timedelta(minutes=1), None, NOW_MS + 60_000),
+        (timedelta(days=30), None, NOW_MS + MAX_DELAY_MS),
+        (None, NOW_MS + 7, NOW_MS + 7),
+        (None, NOW_MS, 0),
+        (None, NOW_MS - 1, 0),
+        (None, -5, 0),
+    ],
+)
+def test_times_that_are_taken(after: float | timedelta | None, at_ms: int | None, expected: int) -> None:
+    assert delivery_time_ms(after, at_ms, NOW_MS) == expected
+
+
+@pytest.mark.parametrize(
+    ("after", "at_ms", "said"),
+    [
+        (1.0, NOW_MS, "give one of them"),
+        (-0.1, None, "must not be negative"),
+        (timedelta(seconds=-1), None, "must not be negative"),
+        (math.nan, None, "a number of seconds"),
+        (math.inf, None, "a number of seconds"),
+        ("5m", None, "a number of seconds"),
+        (True, None, "a number of seconds"),
+        (timedelta(days=30, seconds=1), None, "at most 30 days"),
+        (None, NOW_MS + MAX_DELAY_MS + 1, "at most 30 days"),
+        (None, 1.5, "a whole number"),
+    ],
+)
+def test_times_that_are_refused(after: Any, at_ms: Any, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        delivery_time_ms(after, at_ms, NOW_MS)
+
+
+async def arrivals(consumer: txnclient.Consumer[bytes], count: int) -> dict[bytes, float]:
+    """Value → when it came."""
+    came = {}
+    for _ in range(count):
+        message = await consumer.receive(timeout=20)
+        came[message.value] = time.time()
+        await consumer.ack(message)
+    return came
+
+
+async def test_what_is_sent_in_one_go_comes_each_at_its_own_time(cluster: InProcessCluster) -> None:
+    async with txnclient.connect(cluster.url) as client:
+        await client.create_topic(TOPIC)
+        async with (
+            client.producer(TOPIC, linger_ms=20) as producer,
+            client.consumer(TOPIC, "jobs", type="queue", start="earliest") as consumer,
+        ):
+            began = time.time()
+            at_ms = math.ceil((began + LATER_S) * 1000)
+            sending = [
+                producer.send_nowait(b"a", key="k"),
+                producer.send_nowait(b"b", key="k", deliver_after=LATER_S),
+                producer.send_nowait(b"c", key="k", deliver_at_ms=at_ms),
+                producer.send_nowait(b"d", key="k"),
+            ]
+            sent = await asyncio.gather(*sending)
+            assert [one.position.entry_id for one in sent] == [0, 1, 2, 3], "an entry for each time"
+            came = await arrivals(consumer, 4)
+        assert max(came[b"a"], came[b"d"]) < began + LATER_S <= min(came[b"b"], came[b"c"])
+        async with client.reader(TOPIC, end="latest") as reader:
+            assert [message.value async for message in reader] == [b"a", b"b", b"c", b"d"]
+
+
+async def test_messages_of_one_time_share_an_entry(cluster: InProcessCluster) -> None:
+    async with txnclient.connect(cluster.url) as client:
+        await client.create_topic(TOPIC)
+        async with client.producer(TOPIC, linger_ms=20) as producer:
+            at_ms = int(time.time() * 1000) + 60_000
+            sending = [producer.send_nowait(b"%d" % number, deliver_at_ms=at_ms) for number in range(5)]
+            assert {one.position for one in await asyncio.gather(*sending)} == {(await sending[0]).position}
+
+
+async def test_a_committed_large_value_comes_whole_at_its_time(cluster: InProcessCluster) -> None:
+    value = bytes(MAX_VALUE_BYTES + 1)
+    async with txnclient.connect(cluster.url) as client:
+        await client.create_topic(TOPIC)
+        async with (
+            client.producer(TOPIC) as producer,
+            client.consumer(TOPIC, "jobs", type="queue", start="earliest") as consumer,
+        ):
+            async with client.transaction() as txn:
+                await producer.send(value, chunk=True, txn=txn, deliver_after=3 * LATER_S)
+                due = time.time() + 3 * LATER_S - 1.0  # it was sent a moment ago
+            came = await arrivals(consumer, 1)
+        assert came[value] >= due
+
+
+async def test_a_numbered_producer_sends_none_later(cluster: InProcessCluster) -> None:
+    async with txnclient.connect(cluster.url) as client:
+        await client.create_topic(TOPIC)
+        async with client.producer(TOPIC, name="source", sequence_id=-1) as producer:
+            with pytest.raises(InvalidArgument, match="none to be delivered later"):
+                await producer.send(b"a", sequence_id=1, deliver_after=1)
+            with pytest.raises(InvalidArgument, match="none to be delivered later"):
+                producer.send_nowait(b"a", sequence_id=1, deliver_after=1)
+            await producer.send(b"a", sequence_id=1)
+
+
+async def test_the_time_stays_with_the_parts_of_a_batch_that_is_divided() -> None:
+    """▲ Its segment was split: the parts are encoded anew."""
+    batch = GatheringBatch(None, Deadline(SystemClock(), 1.0))
+    batch.deliver_at_ms = NOW_MS
+    for number in range(2):
+        batch.add(OutgoingMessage(b"%d" % number), 1, asyncio.get_running_loop().create_future())
+    parts = batch.divide(batch.take_columns(), [[0], [1]])
+    assert [part.deliver_at_ms for part in parts] == [NOW_MS, NOW_MS]
