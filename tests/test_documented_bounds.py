@@ -29,6 +29,7 @@ from txnctl.process.settings import ServerSettings
 from txnstore.writes import writer_lists
 from txnwire import bounds, compression, names, protocol
 from txnwire.errors import InvalidArgument
+from watchers.acks import BLOCK_ENTRIES
 
 SECTION = (ROOT / "docs" / "operations.md").read_text().split("\n## Bounds\n")[1].split("\n## ")[0]
 ROWS = {
@@ -109,6 +110,15 @@ BOUNDS = {
     ),
     "a transaction's timeout": ("InvalidArgument", [number(int(SERVER["max_transaction_timeout_s"]))]),
     "`keep` of a name": ("InvalidArgument", [f"a minute to {number(coordinators.MAX_KEEP.days)} days"]),
+    "the time of a message's delivery on queues": (
+        "InvalidArgument",
+        [f"{timedelta(milliseconds=protocol.MAX_DELAY_MS).days} days"],
+    ),
+    "what a queue passes in a segment: entries out, set aside or waiting for their time; positions from its oldest "
+    "unacked message on": (
+        "",
+        [number(BROKER.queue_places), number(BROKER.queue_cursor_blocks * BLOCK_ENTRIES)],
+    ),
     "a delay of a nack": ("InvalidArgument", [f"{timedelta(milliseconds=protocol.MAX_DELAY_MS).days} days"]),
     "an `ack_timeout`": (
         "InvalidArgument",
