@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from heapq import heappop, heappush, heapreplace
+from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from segments.log.tail_cache import ChunkKey, LogEntry
@@ -381,9 +382,9 @@ class Queue(Generic[ConsumerT]):
         return self._delays.next_s
 
     def expire(self, now_s: float) -> None:
-        """Make due what was delayed up to `now_s`."""
-        for position in self._delays.over(now_s):
-            self._make_due((position,))
+        """Make due what was delayed up to `now_s`, as much as one turn takes: a hundred thousand messages may have one
+        time. `next_expiry_s` tells of the rest."""
+        self._make_due(islice(self._delays.over(now_s), turn_size(PASSED_AT_ONCE)))
 
     def _take_out(self, position: Position, consumer: ConsumerT | None, indexes: int) -> int:
         """Take `indexes` of an entry from `consumer`, or from all consumers. Returns the indexes taken."""

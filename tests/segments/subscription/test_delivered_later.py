@@ -20,6 +20,7 @@ from txnwire.errors import InvalidArgument
 from txnwire.ids import Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_DELAY_MS
+from txnwire.turns import turns_divided_by
 from watchers.acks import WHOLE, ack_position
 
 TXN = TxnId(1, 1)
@@ -73,6 +74,21 @@ def test_of_a_transaction_both_its_end_and_the_time_are_waited_for(first: str, c
     if not committed:
         rig.queue.pass_over(10)
         assert rig.cursor.mark_delete == rig.end
+
+
+def test_many_messages_of_one_time_become_due_in_turns() -> None:
+    rig = Rig()
+    for _ in range(12):
+        rig.append(later_s=10)
+    taker = rig.taker()
+    rig.run()
+    with turns_divided_by(1000):
+        rig.pass_time(10)
+        assert (len(rig.queue._delays), rig.queue.next_expiry_s()) == (7, 10)
+        rig.pass_time(0)
+        rig.pass_time(0)
+    rig.run()
+    assert taker.entries == list(rig.log)
 
 
 def test_what_is_acked_while_it_waits_is_not_delivered() -> None:
