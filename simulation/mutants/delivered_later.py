@@ -8,6 +8,7 @@ QUEUES = "tests/segments/subscription/test_delivered_later.py::"
 SENDS = "tests/txnclient/producing/test_delivered_later.py::"
 QUEUE = "segments/subscription/queue.py"
 SHELL = "segments/subscription/queue_subscription.py"
+FEW = "times are judged in every fourth run"
 FULL = "a cursor is full in no seed"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -19,6 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if wait_ms <= 0:\n",
         new="        if wait_ms <= 3_600_000:\n",
         tests=(f"{QUEUES}test_it_comes_at_its_time_without_anything_else_that_happens",),
+        why_tests=FEW,
     ),
     Mutant(
         name="time-forgotten-on-disk",
@@ -98,6 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old=" and batch.deliver_at_ms == deliver_at_ms",
         new="",
         tests=(f"{SENDS}test_what_is_sent_in_one_go_comes_each_at_its_own_time",),
+        why_tests=FEW,
     ),
     Mutant(
         name="divided-batch-forgets-its-time",
