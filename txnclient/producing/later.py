@@ -25,7 +25,7 @@ def delivery_time_ms(deliver_after: float | timedelta | None, deliver_at_ms: int
         if seconds < 0:
             raise InvalidArgument(f"deliver_after must not be negative: {deliver_after!r}")
         if seconds * 1000 > MAX_DELAY_MS:
-            raise InvalidArgument(f"deliver_after is at most {DAYS} days, not {seconds:g} s")
+            raise InvalidArgument(f"deliver_after is at most {DAYS} days, not {seconds:.0f} s")
         return now_ms + math.ceil(seconds * 1000) if seconds else 0
     if deliver_at_ms is None:
         return 0

@@ -139,8 +139,8 @@ async def _tell_unread(consumer: txnclient.Consumer[bytes]) -> None:
     if unread:
         print(
             f"not acked by the subscription: {unread} message{'s' * (unread != 1)}. "
-            f"Other consumers have them, or an open transaction holds them back "
-            f"(`txnctl transactions hanging --older-than 0`)",
+            f"Other consumers have them, an open transaction holds them back "
+            f"(`txnctl transactions hanging --older-than 0`), or a queue waits for their time",
             file=sys.stderr,
         )
 
