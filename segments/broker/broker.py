@@ -307,6 +307,9 @@ class Broker:
         """What may be read to answer one question about subscriptions in one segment."""
         return LagBudget(self._clock, turns=self._lag_reads)
 
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
     @property
     def registered(self) -> bool:
         """Whether its lease certainly holds."""

@@ -29,6 +29,9 @@ from txnwire.protocol import MAX_BLOCK_BYTES, MAX_CHUNKED_BYTES, MAX_DELAY_MS, M
 from txnwire.serving import Handler, Peer
 from txnwire.turns import in_turns
 
+CLOCKS_APART_MS: Final = 86_400_000
+"""By which the wall clocks of a producer and a broker may differ."""
+
 AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _OK = pb.Command(ok=pb.Ok())
@@ -178,6 +181,8 @@ class BrokerService:
         if producing is None:
             raise InvalidArgument(f"producer id {send.producer_id} is not open on this connection: open it first")
         entry = _checked_entry(send, producing)
+        if entry.deliver_at_ms:
+            _check_delivery(entry.deliver_at_ms, self._broker.wall_ms())
         producing.session.send(entry, _SendReply(peer, command.request_id, send.producer_id))
 
     def _close_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
@@ -339,11 +344,6 @@ def _check_numbers(metadata: pb.EntryMetadata) -> None:
     exists."""
     if metadata.publish_time_ms > MAX_TIME_MS:
         raise InvalidArgument(f"an entry published at {metadata.publish_time_ms} ms: expected at most {MAX_TIME_MS}")
-    if metadata.deliver_at_ms > metadata.publish_time_ms + MAX_DELAY_MS:
-        raise InvalidArgument(
-            f"an entry published at {metadata.publish_time_ms} ms, to be delivered at {metadata.deliver_at_ms}: "
-            f"expected at most {MAX_DELAY_MS} ms later"
-        )
     if metadata.block_bytes > MAX_BLOCK_BYTES:
         raise InvalidArgument(f"a block of {metadata.block_bytes} bytes: expected at most {MAX_BLOCK_BYTES}")
     if metadata.chunk_count and not (
@@ -354,6 +354,15 @@ def _check_numbers(metadata: pb.EntryMetadata) -> None:
         raise InvalidArgument(
             f"a piece of a value of {metadata.chunk_total} bytes in {metadata.chunk_count} pieces, the first at "
             f"{metadata.chunk_id}: expected at most {MAX_CHUNKED_BYTES} bytes, and a byte a piece at least"
+        )
+
+
+def _check_delivery(deliver_at_ms: int, now_ms: int) -> None:
+    """▲ By the broker's clock: one entry of a producer whose clock is years ahead would hold a queue as long."""
+    if deliver_at_ms > now_ms + MAX_DELAY_MS + CLOCKS_APART_MS:
+        raise InvalidArgument(
+            f"to be delivered at {deliver_at_ms} ms, where the broker's clock says {now_ms}: expected at most "
+            f"{MAX_DELAY_MS} ms later; are the clocks right?"
         )
 
 
