@@ -13,6 +13,9 @@ from txnwire.errors import InvalidTxnState, TxnError, again
 from txnwire.ids import MessageId, Position
 from txnwire.numbers import Numbers
 
+Stored = asyncio.Future[MessageId]
+"""Of one message: done once it is stored, with its id."""
+
 
 class Batch:
     """Messages of one transaction (or of none) for one segment. A subclass holds them and tells their senders."""

@@ -20,7 +20,7 @@ from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import SegmentInfo
-from txnclient.producing.batches import Batch, GatheringBatch
+from txnclient.producing.batches import Batch, GatheringBatch, Stored
 from txnclient.producing.numbered import NumberedLife
 from txnclient.producing.outbox import EntryOutbox
 from txnclient.transactions.transaction_impl import TransactionImpl
@@ -41,8 +41,6 @@ from txnwire.errors import (
 from txnwire.ids import MessageId, Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MIB
-
-Stored = asyncio.Future[MessageId]
 
 MAX_UNANSWERED_ENTRIES = 1000
 MAX_UNANSWERED_BYTES = 8 * MIB
@@ -408,13 +406,11 @@ class Channel:
         send them again."""
         self._detach()
         for batch in self._outbox.take_doubtful():
-            self._fail(
-                batch,
-                OutcomeUnknown(
-                    f"segment://{self.segment} is no segment of its topic any more: whether messages {batch.first} to "
-                    f"{batch.last} of producer {self._owner.name} are stored there cannot be told"
-                ),
+            unknown = (
+                f"segment://{self.segment} is no segment of its topic any more: whether messages {batch.first} to "
+                f"{batch.last} of producer {self._owner.name} are stored there cannot be told"
             )
+            self._fail(batch, OutcomeUnknown(unknown))
 
     def leave(self) -> list[Batch]:
         """Close it and return all remaining batches, in order, to send elsewhere. None of them may be in doubt; nothing
