@@ -148,7 +148,8 @@ class ConsumerImpl(Generic[V]):
     async def lag(self) -> Lag:
         """See `Consumer.lag`."""
         await self._expect_open()
-        return await subscription_lag(self._session, self.topics, self.subscription)
+        by_pattern = self._followed is not None
+        return await subscription_lag(self._session, self.topics, self.subscription, by_pattern=by_pattern)
 
     async def positions(self) -> Positions:
         """See `Consumer.positions`."""

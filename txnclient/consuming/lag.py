@@ -11,6 +11,7 @@ from typing import Any
 from txnclient.connection import any_server
 from txnclient.connection.session import Session
 from txnclient.consuming.positions import Positions, topic_positions
+from txnwire.errors import SubscriptionNotFound, TopicNotFound
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -26,17 +27,21 @@ class SegmentLag:
 @dataclass(frozen=True, slots=True)
 class Lag:
     """Of a whole subscription: all its messages that are not acked, and the age in seconds of the oldest; None if that
-    is not known of one of `segments`, which has each segment's own, by path."""
+    is not known of one of `segments`, which has each segment's own, by path, or of a topic that a pattern has found."""
 
     messages: int | None
     seconds: float | None
     segments: Mapping[str, SegmentLag]
 
 
-async def subscription_lag(session: Session, topics: Sequence[str], subscription: str) -> Lag:
-    """Raises `SubscriptionNotFound`, `TopicNotFound`, `Timeout`."""
-    answers = await asyncio.gather(*(_of_topic(session, topic, subscription) for topic in topics))
-    segments = {path: lag for answer in answers for path, lag in answer.items()}
+async def subscription_lag(
+    session: Session, topics: Sequence[str], subscription: str, *, by_pattern: bool = False
+) -> Lag:
+    """`by_pattern`: topics come and go. Raises `SubscriptionNotFound`, `TopicNotFound`, `Timeout`."""
+    answers = await asyncio.gather(*(_of_topic(session, topic, subscription, by_pattern) for topic in topics))
+    segments = {path: lag for answer in answers if answer is not None for path, lag in answer.items()}
+    if None in answers:
+        return Lag(None, None, segments)
     messages = [one.messages for one in segments.values() if one.messages is not None]
     ages_s = [one.seconds for one in segments.values() if one.seconds is not None]
     return Lag(
@@ -46,8 +51,15 @@ async def subscription_lag(session: Session, topics: Sequence[str], subscription
     )
 
 
-async def _of_topic(session: Session, topic: str, subscription: str) -> dict[str, SegmentLag]:
-    rows = (await _ask(session, "subscriptions.lag", topic, subscription))["segments"]
+async def _of_topic(session: Session, topic: str, subscription: str, by_pattern: bool) -> dict[str, SegmentLag] | None:
+    """None: not known. A topic that a pattern has just found has no subscription before the consumer has joined there,
+    and one that is gone has none any more: ▲ to its consumer that is no error, which could end it."""
+    try:
+        rows = (await _ask(session, "subscriptions.lag", topic, subscription))["segments"]
+    except (SubscriptionNotFound, TopicNotFound):
+        if not by_pattern:
+            raise
+        return None
     return {row["segment"]: SegmentLag(row["lag_messages"], row["lag_seconds"]) for row in rows}
 
 

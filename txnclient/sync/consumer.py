@@ -54,8 +54,8 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
         in all segments of its topics, also those that no consumer has attached to yet.
 
         Messages acked in a transaction count until it commits. Messages of open transactions count, and those of
-        aborted ones until the subscription has gone past them. Raises `SubscriptionNotFound`, `TopicNotFound`,
-        `Timeout`.
+        aborted ones until the subscription has gone past them. With a `topics_pattern` it is None, not known,
+        while one of the topics has just come or goes. Raises `SubscriptionNotFound`, `TopicNotFound`, `Timeout`.
         """
         return self._bridge.wait(self._inner.lag())
 

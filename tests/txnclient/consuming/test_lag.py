@@ -11,6 +11,7 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from tests.txnctl.command_line import txnctl
+from txnclient.consuming.lag import subscription_lag
 
 ORDERS, INVOICES = "topic://public/default/orders", "topic://public/default/invoices"
 
@@ -37,6 +38,20 @@ async def test_ten_thousand_messages_in_a_few_batches_are_ten_thousand(client: t
             received += len(messages)
         assert (await consumer.lag()).messages == 0
         assert (await consumer.lag()).seconds == 0
+
+
+async def test_of_a_pattern_a_topic_without_the_subscription_makes_the_lag_unknown(client: txnclient.Client) -> None:
+    """▲ The pattern has just found it, or it is being deleted: an error would end who obeys it."""
+    await client.create_topic(ORDERS)
+    await client.create_topic(INVOICES)
+    async with client.producer(ORDERS) as producer, client.consumer(ORDERS, "s"):
+        await producer.send(b"one")
+        for missing in (INVOICES, "topic://public/default/gone"):
+            session, topics = client._session, [ORDERS, missing]
+            lag = await subscription_lag(session, topics, "s", by_pattern=True)
+            assert (lag.messages, lag.seconds, len(lag.segments)) == (None, None, 1)
+            with pytest.raises((txnclient.SubscriptionNotFound, txnclient.TopicNotFound)):
+                await subscription_lag(session, topics, "s")
 
 
 async def test_segments_that_nobody_has_attached_to_count(client: txnclient.Client) -> None:
