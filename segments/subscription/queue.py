@@ -382,8 +382,7 @@ class Queue(Generic[ConsumerT]):
         return self._delays.next_s
 
     def expire(self, now_s: float) -> None:
-        """Make due what was delayed up to `now_s`, as much as one turn takes: a hundred thousand messages may have one
-        time. `next_expiry_s` tells of the rest."""
+        """Make due what was delayed up to `now_s`, one turn's worth: very many messages may have one time."""
         self._make_due(islice(self._delays.over(now_s), turn_size(PASSED_AT_ONCE)))
 
     def _take_out(self, position: Position, consumer: ConsumerT | None, indexes: int) -> int:

@@ -348,7 +348,9 @@ class ProducerImpl(Generic[V]):
     ) -> None:
         """`noticed`: the caller has called `_check_usable` in this turn of the loop."""
         channel = self._channels.of(message.key, txn, noticed=noticed)
-        if not channel.fits(txn, size, deliver_at_ms):
+        while not channel.fits(txn, size, deliver_at_ms):
+            # ▲ Without a key the turn goes to the next segment, whose open batch may have another time, too: its
+            # messages would come with this one, or this one with them.
             channel.flush(txn)
             channel = self._channels.of(message.key, txn)
         self._buffer.take(size)

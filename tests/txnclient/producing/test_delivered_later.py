@@ -18,6 +18,7 @@ from txnclient.producing.later import delivery_time_ms
 from txnwire.clock import SystemClock
 from txnwire.entry import OutgoingMessage
 from txnwire.errors import InvalidArgument
+from txnwire.ids import hash_key
 from txnwire.protocol import MAX_DELAY_MS, MAX_VALUE_BYTES
 
 NOW_MS = 1_800_000_000_000
@@ -30,10 +31,10 @@ LATER_S = 0.5
     [
         (None, None, 0),
         (0, None, 0),
-        (1.5, None, NOW_MS + 1500),
-        (0.0001, None, NOW_MS + 1),
-        (timedelta(minutes=1), None, NOW_MS + 60_000),
-        (timedelta(days=30), None, NOW_MS + MAX_DELAY_MS),
+        (1.5, None, NOW_MS + 1501),
+        (0.0001, None, NOW_MS + 2),
+        (timedelta(minutes=1), None, NOW_MS + 60_001),
+        (timedelta(days=30), None, NOW_MS + MAX_DELAY_MS + 1),
         (None, NOW_MS + 7, NOW_MS + 7),
         (None, NOW_MS, 0),
         (None, NOW_MS - 1, 0),
@@ -95,6 +96,21 @@ async def test_what_is_sent_in_one_go_comes_each_at_its_own_time(cluster: InProc
         assert came[b"c"] >= began + LATER_S
         async with client.reader(TOPIC, end="latest") as reader:
             assert [message.value async for message in reader] == [b"a", b"b", b"c", b"d"]
+
+
+async def test_a_message_without_key_joins_no_batch_of_another_time(cluster: InProcessCluster) -> None:
+    """▲ The turn goes to the next segment, where a batch of messages with keys is open: it would be delivered with
+    them, or they an hour later with it."""
+    async with txnclient.connect(cluster.url) as client:
+        await client.create_topic(TOPIC, segments=2)
+        async with client.producer(TOPIC, linger_ms=1000) as producer:
+            await producer.send(b"first")  # with an entry under way, batches linger
+            keys = [next(f"k{n}" for n in range(99) if hash_key(f"k{n}".encode()) >> 15 == half) for half in (0, 1)]
+            keyed = [producer.send_nowait(b"now", key=key) for key in keys]
+            later = [producer.send_nowait(b"later", deliver_after=3600) for _ in range(3)]
+            await producer.flush()
+            ids = [await one for one in (*keyed, *later)]
+        assert not {(one.segment, one.position) for one in ids[:2]} & {(one.segment, one.position) for one in ids[2:]}
 
 
 async def test_messages_of_one_time_share_an_entry(cluster: InProcessCluster) -> None:
