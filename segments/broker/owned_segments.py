@@ -152,16 +152,7 @@ class OwnedSegments:
                 self.holdings.ended(path, epoch)
                 self.holdings.erased[path] = None
                 raise topic.gone()
-            segment = await take_over_segment(
-                path,
-                epoch,
-                self._shared,
-                self._ledgers,
-                incarnation=self.incarnation,
-                may_ack=registration.valid,
-                on_lost=self._segment_lost,
-                on_doubt=self._segment_in_doubt,
-            )
+            segment = await self._take_over(path, epoch, registration)
         except asyncio.CancelledError:
             if epoch is not None:
                 self.holdings.to_release[path] = epoch
@@ -194,6 +185,25 @@ class OwnedSegments:
             owner = self._directory.owner(path)
             if owner is None or owner.epoch != segment.epoch:
                 self._segment_in_doubt(segment)  # ▲ an owner change during the take-over reached no segment
+
+    async def _take_over(self, path: str, epoch: int, registration: BrokerSession) -> Segment:
+        """Raises `DataCorrupt` only for a segment that this broker still owns."""
+        try:
+            return await take_over_segment(
+                path,
+                epoch,
+                self._shared,
+                self._ledgers,
+                incarnation=self.incarnation,
+                may_ack=registration.valid,
+                on_lost=self._segment_lost,
+                on_doubt=self._segment_in_doubt,
+            )
+        except DataCorrupt:
+            # ▲ A broker that slept past its lease reads on while a later owner trims or erases the segment: files that
+            # are missing then are no damage, and must not keep the segment from being served.
+            await registration.check(path, epoch)
+            raise
 
     def _not_taken(self, path: str, epoch: int | None, error: Exception) -> None:
         self._claims.failed(path, self._clock.monotonic())

@@ -286,6 +286,16 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=UNTRIED,
     ),
     Mutant(
+        name="another-one-s-erasing-is-damage",
+        rule="a broker that was overtaken during a take-over takes files that its successor erased for no damage",
+        section="§7",
+        file="segments/broker/owned_segments.py",
+        old="            await registration.check(path, epoch)\n            raise\n",
+        new="            raise\n",
+        tests=(f"{CLAIMING}test_files_missing_from_a_segment_that_another_broker_owns_by_now_are_no_damage",),
+        why_tests="one seed in a hundred has a broker sleep through its lease amid a take-over",
+    ),
+    Mutant(
         name="asks-past-a-take-over",
         rule="a request that a take-over overtakes does not wait for what is served already",
         section="§7",

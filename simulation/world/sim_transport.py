@@ -299,6 +299,8 @@ class SimStream:
             self._loop.call_in_world(self._network.random.uniform(*DEAD_PEER_S), other.lose, "no sign of life")
         else:
             other.on_the_way(None)
+            # A cut that begins before this arrives holds it back, and no `mend` finds this connection any more.
+            self._loop.call_in_world(DEAD_PEER_S[1], other.lose, "no sign of life")
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

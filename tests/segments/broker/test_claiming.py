@@ -14,7 +14,7 @@ from segments.broker.placement import place
 from segments.layout.topology import Topology
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.file_ledger_writer import FileLedgerWriter
-from segments.ledger.ledger import LedgerFailed
+from segments.ledger.ledger import LedgerFailed, Recovered
 from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_write_op
 from tests.waiting import until
@@ -320,6 +320,33 @@ async def test_a_segment_that_was_corrupt_and_is_put_right_is_served_under_the_b
     assert registration is not None
     await cluster.store.revoke_lease(registration.lease)
     await until(lambda: path in node.broker.segments, what="it is tried again")
+
+
+async def test_files_missing_from_a_segment_that_another_broker_owns_by_now_are_no_damage(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ A broker that slept past its lease, amid a take-over, reads while the next owner erases or trims."""
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    lost: list[str] = []
+
+    class Slept(FileLedgerStore):
+        async def fence(self, segment: str, ledger_id: int) -> Recovered:
+            if not lost:
+                lost.append(segment)
+                await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)),)))
+                raise DataCorrupt("a file that the next owner has erased")
+            return await super().fence(segment, ledger_id)
+
+    node = await cluster.start("b1")
+    await (await (await cluster.connect(node)).producer(path)).send("x")
+    await node.crash()
+    cluster.make_ledgers = Slept
+    with capture_logs() as logs:
+        node = await cluster.start("b1")
+        await until(lambda: path in node.broker.segments, what="it is tried again")
+    assert lost == [path]
+    assert "segment_corrupt" not in [line["event"] for line in logs]
 
 
 async def test_a_broker_that_cannot_claim_any_more_leaves_its_segments_to_others(memory_cluster: Cluster) -> None:

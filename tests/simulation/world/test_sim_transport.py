@@ -126,6 +126,19 @@ def test_a_short_cut_delays_a_long_one_ends_the_connection() -> None:
     run(scenario)
 
 
+def test_a_killed_server_is_noticed_behind_a_cut_that_began_with_its_death() -> None:
+    async def scenario(pair: Pair) -> None:
+        connection = await pair.start()
+        pair.loop.kill(pair.server_owner)
+        pair.network.owner_died(pair.server_owner)
+        pair.network.cut("server", "client")
+        pair.loop.call_in_world(1.0, pair.network.mend, [("server", "client")])
+        with pytest.raises(ConnectionLost):
+            await connection.receive()
+
+    run(scenario)
+
+
 def test_a_killed_server_is_noticed_and_its_port_is_free() -> None:
     async def scenario(pair: Pair) -> None:
         connection = await pair.start()
