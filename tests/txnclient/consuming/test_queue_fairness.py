@@ -74,6 +74,23 @@ async def test_a_consumer_whose_application_hangs_gives_back_what_it_has_not_beg
         await hangs.ack(kept)
 
 
+async def test_messages_whose_time_comes_while_others_hang_reach_the_one_that_works(client: txnclient.Client) -> None:
+    await prepared(client, 2, segments=2)
+    async with (
+        client.consumer(TOPIC, "workers", type="queue", max_redeliveries=0) as first,
+        client.consumer(TOPIC, "workers", type="queue", max_redeliveries=0) as second,
+        client.consumer(TOPIC, "workers", type="queue", max_redeliveries=0) as works,
+    ):
+        await received(first, 1)
+        await received(second, 1)
+        async with client.producer(TOPIC) as producer:
+            for number in range(20):
+                await producer.send(f"later {number}".encode(), deliver_after=number / 10)
+        later = await received(works, 20)
+        assert {message.redelivery_count for message in later} == {0}
+        assert len({message.value for message in later}) == 20
+
+
 async def test_a_large_value_is_not_stranded_with_a_consumer_that_hangs(client: txnclient.Client) -> None:
     """▲ Complete or not: what nobody has begun goes to the others."""
     await client.create_topic(TOPIC, segments=1)
