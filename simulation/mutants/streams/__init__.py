@@ -1,0 +1,1 @@
+"""Broken rules of brokers and controllers: ledgers, ownership, layouts, subscriptions."""
