@@ -21,6 +21,7 @@ from simulation.mutants.clients import (
 )
 from simulation.mutants.mutant import Mutant
 from simulation.mutants.operators import (
+    backups,
     commands,
     edges,
     judges,
@@ -107,6 +108,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *commands.MUTANTS,
     *standing.MUTANTS,
     *repairs.MUTANTS,
+    *backups.MUTANTS,
     *server_processes.MUTANTS,
     *judges.MUTANTS,
 )

@@ -11,9 +11,10 @@ from txnwire.proto.txn_pb2 import Command
 
 
 class LossyConnection:
-    def __init__(self, real: Connection, lose: Counter[str]) -> None:
+    def __init__(self, real: Connection, lose: Counter[str], sent: Counter[str]) -> None:
         self._real = real
         self._lose = lose
+        self._sent = sent
 
     @property
     def peer(self) -> str:
@@ -25,6 +26,7 @@ class LossyConnection:
 
     def send_nowait(self, command: Command) -> None:
         self._real.send_nowait(command)
+        self._sent[command.WhichOneof("body") or ""] += 1
 
     async def drain(self, below_bytes: int) -> None:
         await self._real.drain(below_bytes)
@@ -44,14 +46,16 @@ class LossyConnection:
 
 
 class LossyTransport:
-    """`lose["send_ok"] = 2` loses the next two frames that hold a `send_ok`, each with its connection."""
+    """`lose["send_ok"] = 2` loses the next two frames that hold a `send_ok`, each with its connection. `sent` counts
+    what the application has sent."""
 
     def __init__(self, real: Transport) -> None:
         self._real = real
         self.lose: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
 
     async def connect(self, address: str, *, timeout_s: float) -> Connection:
-        return LossyConnection(await self._real.connect(address, timeout_s=timeout_s), self.lose)
+        return LossyConnection(await self._real.connect(address, timeout_s=timeout_s), self.lose, self.sent)
 
     async def listen(self, address: str, handler: Callable[[Connection], Awaitable[None]]) -> Listener:
         return await self._real.listen(address, handler)

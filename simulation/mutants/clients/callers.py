@@ -30,10 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/transactions/transaction_keys.py",
         old="            if self._attempt:\n                self._undoing",
         new="            if self._attempt == b'':\n                self._undoing",
-        tests=(
-            "tests/test_transaction_keys.py::"
-            "test_c5_a_keyed_begin_that_was_cancelled_is_aborted_and_keeps_nobody_from_the_next",
-        ),
+        tests=("tests/test_transaction_keys.py::test_c5_a_keyed_begin_that_was_cancelled_is_aborted",),
         why_tests="a transaction that stays open until its deadline breaks no rule that its judges know",
     ),
     Mutant(

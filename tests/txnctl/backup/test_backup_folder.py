@@ -1,0 +1,220 @@
+"""The folder of backups: what counts as one, what is deleted, and what a backup must not be taken of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from segments.ledger import ledger_files
+from segments.ledger.ledger_files import FOLDER_MARK, FolderGone
+from txnctl.backup.folder import BackupFolder
+from txnctl.backup.ledger_sources import ledgers_of
+from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
+from txnctl.backup.taking import SECTOR_BYTES, _expect_folder_of, _keep_newest, _Taking, expect_whole_snapshot
+from txnctl.process.settings import ServerSettings
+from txnctl.process.store_mark import Mark, StoreMark
+from txnstore import keys
+from txnstore.access.lineage import StoreUnfit
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
+from txnstore.records import DataFolder, Incarnation, encode
+from txnstore.store import Commit, Put
+from txnwire.clock import SystemClock
+from txnwire.errors import DataCorrupt, NotAllowed
+
+STORE = Incarnation(id="a" * 16, created_ms=1)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore(MemoryEtcd(SystemClock()), SystemClock(), Random(1))
+    yield store
+    await store.close()
+
+
+def copied(folder: BackupFolder, source: Path, path: str = "1.ledger") -> CopiedFile:
+    with source.open("rb") as file:
+        return folder.copy_in(file, path, 0)
+
+
+def finished(folder: BackupFolder, *files: CopiedFile) -> str:
+    name = folder.begin("now")
+    etcd = EtcdCopy(size=0, sha256="", revision=1)
+    folder.finish(
+        name,
+        BackupManifest(
+            store=STORE.id, former=[], generation=1, segment_floor=0, prefix="", taken_ms=0, etcd=etcd, revision=1,
+            files=list(files),
+        ),
+    )  # fmt: skip
+    return name
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BackupFolder:
+    folder = BackupFolder(tmp_path / "backups")
+    folder.claim(STORE.id, [])
+    return folder
+
+
+def test_a_backup_whose_deletion_was_cut_off_counts_as_none(
+    folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = finished(folder)
+    assert folder.whole() == [name]
+
+    def cut_off(_: Path) -> None:
+        raise OSError("killed")
+
+    monkeypatch.setattr(shutil, "rmtree", cut_off)
+    with pytest.raises(OSError, match="killed"):
+        folder.discard(name)
+    assert folder.whole() == []
+    assert folder.unfinished() == [name]
+
+
+def test_contents_that_a_kept_backup_needs_stay(folder: BackupFolder, tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"one")
+    (tmp_path / "two").write_bytes(b"two")
+    shared, only_old = copied(folder, tmp_path / "one"), copied(folder, tmp_path / "two")
+    finished(folder, shared, only_old)
+    newest = finished(folder, shared)
+    _keep_newest(folder, 1)
+    assert folder.whole() == [newest]
+    assert folder.is_there(shared)
+    assert not folder.is_there(only_old)
+
+
+def test_what_a_damaged_manifest_names_is_not_deleted(folder: BackupFolder, tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"one")
+    needed = copied(folder, tmp_path / "one")
+    damaged = finished(folder, needed)
+    manifest = folder.backups / damaged / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    finished(folder)
+    with pytest.raises(DataCorrupt):
+        folder.drop_unused()
+    assert folder.is_there(needed)
+
+
+def test_a_folder_is_one_cluster_s_also_after_a_repair_has_renamed_it(folder: BackupFolder) -> None:
+    with pytest.raises(NotAllowed, match="another cluster"):
+        folder.claim("b" * 16, [])
+    folder.claim("b" * 16, [STORE.id])
+    assert folder.owner().store == "b" * 16
+
+
+def test_two_backups_never_work_in_one_folder(folder: BackupFolder) -> None:
+    with folder.locked(), pytest.raises(NotAllowed, match="under way"), BackupFolder(folder.path).locked():
+        pass
+    with BackupFolder(folder.path).locked():
+        pass
+
+
+def test_a_new_content_does_not_replace_what_an_earlier_backup_relies_on(folder: BackupFolder, tmp_path: Path) -> None:
+    source = tmp_path / "one"
+    source.write_bytes(b"one")
+    earlier = copied(folder, source)
+    source.write_bytes(b"ONE, and more")
+    later = copied(folder, source)
+    folder.verify(earlier)
+    folder.verify(later)
+
+
+def test_what_stands_beside_a_ledger_is_copied_before_it(tmp_path: Path) -> None:
+    """▲ A footer or sidecar copied later might tell of entries that the copy of the ledger lacks."""
+    for kind in ("ledger", "count", "footer", "sidecar", "fence"):
+        (tmp_path / f"1.{kind}").write_bytes(b"")
+    [ledger] = ledgers_of(tmp_path, tmp_path)
+    assert ledger.files[-1].path == "1.ledger"
+    assert len(ledger.files) == 5
+
+
+def test_etcd_s_own_checksum_tells_a_snapshot_that_is_cut_off_or_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot"
+    records = os.urandom(3 * SECTOR_BYTES)
+    whole = records + hashlib.sha256(records).digest()
+    path.write_bytes(whole)
+    expect_whole_snapshot(path)
+    for wrong, told in (
+        (whole[:-1], "cut off"),
+        (records, "cut off"),
+        (whole[:700] + bytes([whole[700] ^ 1]) + whole[701:], "damaged"),
+    ):
+        path.write_bytes(wrong)
+        with pytest.raises(DataCorrupt, match=told):
+            expect_whole_snapshot(path)
+
+
+def taking(store: MemoryStore, data_dir: Path, folder: BackupFolder) -> _Taking:
+    return _Taking(cast(Any, store), ServerSettings(), data_dir, folder, lambda _: None)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    root = tmp_path / "data" / "ledgers"
+    root.mkdir(parents=True)
+    (root / FOLDER_MARK).write_text("0123456789abcdef\n")
+    return tmp_path / "data"
+
+
+async def identified(store: MemoryStore, identity: Incarnation) -> None:
+    await store.commit(Commit(puts=(Put(keys.INCARNATION, encode(identity)),)))
+
+
+async def test_a_repair_or_a_lost_folder_during_the_backup_ends_it(
+    data_dir: Path, folder: BackupFolder, store: MemoryStore
+) -> None:
+    await identified(store, STORE)
+    backup = taking(store, data_dir, folder)
+    assert await backup._expect_same(STORE) > 0
+    shutil.move(data_dir, data_dir.with_name("unmounted"))
+    (data_dir / "ledgers").mkdir(parents=True)
+    with pytest.raises(FolderGone):
+        await backup._expect_same(STORE)
+    await identified(store, Incarnation(id="b" * 16, created_ms=1, former=[STORE.id], generation=2))
+    with pytest.raises(NotAllowed, match="repaired during the backup"):
+        await backup._expect_same(STORE)
+
+
+async def test_etcd_and_ledgers_of_two_clusters_make_no_backup(data_dir: Path, store: MemoryStore) -> None:
+    await identified(store, STORE)
+    with pytest.raises(NotAllowed, match="no data folder of brokers"):
+        await _expect_folder_of(cast(Any, store), data_dir)
+    StoreMark(data_dir).write(STORE, 1)
+    found = await _expect_folder_of(cast(Any, store), data_dir)
+    assert found.incarnation == STORE.id
+    record = DataFolder(id="f" * 16, broker="b1", path="/elsewhere")
+    await store.commit(Commit(puts=(Put(keys.DATA_FOLDER, encode(record)),)))
+    with pytest.raises(NotAllowed, match="/elsewhere"):
+        await _expect_folder_of(cast(Any, store), data_dir)
+    ledger_files.replace_file(data_dir / "store-mark", b'{"incarnation": "%s", "revision": 1}' % (b"c" * 16))
+    assert isinstance(StoreMark(data_dir).read(), Mark)
+    with pytest.raises(StoreUnfit, match="another"):
+        await _expect_folder_of(cast(Any, store), data_dir)
+
+
+async def test_a_change_that_left_size_and_time_as_they_were_is_copied(
+    data_dir: Path, folder: BackupFolder, store: MemoryStore
+) -> None:
+    """▲ Clocks of file systems tick: a file that was changed just now may change again at the same time."""
+    path = data_dir / "ledgers/tenant/space/topic/segment/1.ledger"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"one")
+    name = folder.begin("now")
+    first, _ = await taking(store, data_dir, folder)._copy_ledgers(name)
+    before = path.stat()
+    path.write_bytes(b"two")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    again = taking(store, data_dir, folder)
+    again._known = {one.path: one for one in first}
+    second, written = await again._copy_ledgers(name)
+    assert written == second
+    assert second[0].sha256 == hashlib.sha256(b"two").hexdigest()
