@@ -190,6 +190,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "restoring",
         "            revision=manifest.revision + AHEAD,\n",
         "            revision=1,\n",
-        f"{TAKEN}what_was_acknowledged_before_the_backup_is_whole_and_nothing_is_half_visible",
+        f"{TAKEN}what_was_committed_right_before_a_backup_of_a_quiet_cluster_is_there",
     ),
 )  # fmt: skip

@@ -198,3 +198,18 @@ async def test_ledgers_are_restored_beside_an_etcd_that_was_restored_by_hand(tmp
     assert restored.code == 0, restored
     shutil.rmtree(folder)
     await expect_restored(new, acknowledged)
+
+
+async def test_what_was_committed_right_before_a_backup_of_a_quiet_cluster_is_there(tmp_path: Path) -> None:
+    """▲ Nothing that was begun later tells the repair that the ledgers are newer than etcd: the mark must say so."""
+    folder, to, new = tmp_path / "cluster", tmp_path / "backups", tmp_path / "new"
+    async with process_cluster(folder, flags=ROLL) as cluster, txnclient.connect(cluster.url) as client:
+        for topic in TOPICS:
+            await client.create_topic(topic)
+        async with client.transaction() as txn:
+            for topic in TOPICS:
+                await (await client.producer(topic)).send(b"0 last", txn=txn)
+        await backup(cluster, folder, to)
+    restored = await txnctl("restore", str(to), "--to", str(new))
+    assert restored.code == 0, restored
+    await expect_restored(new, [0])
