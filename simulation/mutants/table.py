@@ -16,6 +16,7 @@ from simulation.mutants.clients import (
     reads,
     sends,
     standing,
+    told_ends,
     unnoticed_by_clients,
     waits_and_counts,
 )
@@ -104,6 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *fairness.MUTANTS,
     *delivered_later.MUTANTS,
     *flags.MUTANTS,
+    *told_ends.MUTANTS,
     *hanging_workers.MUTANTS,
     *commands.MUTANTS,
     *standing.MUTANTS,
