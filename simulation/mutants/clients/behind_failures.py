@@ -13,10 +13,12 @@ READING_ENDS = f"{CLIENT}reading/test_reading_ends.py::"
 REGISTRATIONS = f"{CONNECTION}test_registrations.py::"
 NEW_HOME = f"{CONNECTION}test_topics_of_a_new_home.py::"
 TIME_UP = f"{CLIENT}producing/test_time_up.py::"
+ENDS_AT_ONCE = f"{CLIENT}transactions/test_ends_at_once.py::"
 CLAIMING = "tests/segments/broker/test_claiming.py::"
 
 UNTRIED = "the test was made for it, no seed was looked for"
 NOT_JUDGED = "no judge looks at what a client leaves with a server, or at how long it waits"
+ONE_CALL = "a simulated client makes one call at a time in a named transaction"
 NO_OPERATOR = "a simulated operator takes no backups"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -392,5 +394,40 @@ MUTANTS: tuple[Mutant, ...] = (
         new="False",
         tests=(f"{TIME_UP}test_what_waits_behind_a_full_window_until_its_time_is_up_is_not_sent_any_more",),
         why_tests="no simulated broker leaves more than a window unanswered for a client's timeout",
+    ),
+    Mutant(
+        name="flush-of-what-was-left",
+        rule="a flush does not say that all is stored where its transaction was left or aborted meanwhile",
+        section="§10",
+        file="txnclient/transactions/transaction_impl.py",
+        old='            raise self.withdrawn("flush")',
+        new="            return",
+        tests=(
+            f"{ENDS_AT_ONCE}test_a_flush_does_not_say_that_all_is_stored_where_the_transaction_was_ended_meanwhile",
+        ),
+        why_tests=ONE_CALL,
+    ),
+    Mutant(
+        name="failed-commit-takes-an-abort-back",
+        rule="a commit that fails as its transaction is aborted does not open it again",
+        section="§10",
+        file="txnclient/transactions/transaction_impl.py",
+        old="            if self._state is TransactionState.COMMITTING:  # ▲ C5",
+        new="            if True:  # ▲ C5",
+        tests=(f"{ENDS_AT_ONCE}test_c5_a_cancelled_abort_beside_a_commit_goes_on_in_the_background",),
+        why_tests=ONE_CALL,
+    ),
+    Mutant(
+        name="moves-go-on-behind-their-end",
+        rule="a consumer that closes ends its moves of dead letters before it closes their producers",
+        section="§11",
+        file="txnclient/consuming/dead_letters.py",
+        old="                self._task.cancel()\n                await asyncio.wait((self._task,))\n",
+        new="                pass\n",
+        tests=(
+            f"{CLIENT}consuming/test_dead_letters_at_the_end.py::"
+            "test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consumer",
+        ),
+        why_tests=NOT_JUDGED,
     ),
 )
