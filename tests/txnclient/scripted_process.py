@@ -79,6 +79,8 @@ class ScriptedServer:
         self.registered: list[tuple[Peer, str, int]] = []
         self.members: dict[Peer, pb.JoinSubscription] = {}
         self.followers: dict[Peer, None] = {}
+        self.layout_followers: dict[Peer, None] = {}
+        """Who has asked for the topic's layout."""
         self._frozen: tuple[pb.Cluster, pb.Layout] | None = None
         """What it knows where it is cut off from the store."""
         self.positions: dict[str, Position] = {}
@@ -114,6 +116,7 @@ class ScriptedServer:
         self.members.pop(peer, None)
         self.registered = [one for one in self.registered if one[0] is not peer]
         self.followers.pop(peer, None)
+        self.layout_followers.pop(peer, None)
         self.consumers = {cid: held for cid, held in self.consumers.items() if held[0] is not peer}
 
     @property
@@ -169,7 +172,8 @@ class ScriptedServer:
     def push_news(self) -> None:
         for peer in self.followers:
             peer.push(pb.Command(cluster=self._known_cluster()))
-            peer.push(pb.Command(layout=self._known_layout(TOPIC)))
+            if peer in self.layout_followers:
+                peer.push(pb.Command(layout=self._known_layout(TOPIC)))
 
     def cut_off(self, *, stale: bool) -> None:
         """It hears nothing of the cluster's changes any more; `stale`: and says so."""
@@ -194,6 +198,8 @@ class ScriptedServer:
         return pb.Command(cluster=self._known_cluster())
 
     def _watch_layout(self, peer: Peer, command: pb.Command) -> pb.Command:
+        if command.watch_layout.topic == TOPIC:
+            self.layout_followers[peer] = None
         return pb.Command(layout=self._known_layout(command.watch_layout.topic))
 
     def _register_producer(self, peer: Peer, command: pb.Command) -> pb.Command:

@@ -45,6 +45,8 @@ class ClientDirectory:
         self._next_seed = random.getrandbits(16)
         self._topics: dict[str, TopicLayout | None] = {}
         """Layouts of all followed topics; None: the topic did not exist at the last news."""
+        self._asked: dict[str, int] = {}
+        """Topics that home is being asked for, and how many calls wait."""
         self._absent: dict[str, int] = {}
         """The revision up to which a followed topic is known not to exist."""
         self._not_followed: TxnError | None = None
@@ -130,7 +132,7 @@ class ClientDirectory:
             home = self._home
             if home is not None:
                 try:
-                    await self._watch_topic(home, topic, deadline.remaining())
+                    await self._ask_home(home, topic, deadline.remaining())
                 except TxnError as error:
                     if not error.retriable:
                         raise
@@ -220,12 +222,25 @@ class ClientDirectory:
         self._heard_from(link, reply.cluster)
         if fresh and link.stale:
             return False
-        for topic in list(self._topics):
-            await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
+        followed: dict[str, None] = {}
+        # ▲ Also those that the former home is asked for meanwhile: it may answer, and then nobody would tell of them.
+        while late := [topic for topic in (*self._topics, *self._asked) if topic not in followed]:
+            for topic in late:
+                await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
+            followed.update(dict.fromkeys(late))
         self._home = link
         self._refused = None
         self.stir()
         return True
+
+    async def _ask_home(self, home: Link, topic: str, timeout_s: float) -> None:
+        self._asked[topic] = self._asked.get(topic, 0) + 1
+        try:
+            await self._watch_topic(home, topic, timeout_s)
+        finally:
+            self._asked[topic] -= 1
+            if not self._asked[topic]:
+                del self._asked[topic]
 
     async def _watch_topic(self, link: Link, topic: str, timeout_s: float) -> None:
         reply = await link.call(pb.Command(watch_layout=pb.WatchLayout(topic=topic)), timeout_s=timeout_s)

@@ -244,4 +244,8 @@ class DeadLetters:
             if task is not None:
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
         finally:
+            if self._task is not None:
+                # ▲ First: once its producer is closed it would go on with the next message, by one that nobody closes.
+                self._task.cancel()
+                await asyncio.wait((self._task,))
             await asyncio.gather(*(producer.close() for producer in self._producers.values()))

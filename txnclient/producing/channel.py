@@ -196,8 +196,7 @@ class Channel:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        link = self._link
-        outbox = self._outbox
+        link, outbox = self._link, self._outbox
         if link is None or link.closed or outbox.may_reopen:
             self._open_soon()
             return
@@ -207,6 +206,8 @@ class Channel:
             if link.busy:
                 self._pause(link)
                 return
+            if (first := outbox.waiting_first) is not None and first.deadline.passed:
+                self._drop_hopeless(self._overloaded)
             following = outbox.next_to_write()
             if following is None:
                 break
@@ -219,9 +220,8 @@ class Channel:
                 entry=batch.entry,
             )
             if batch.txn is not None:
-                txn_id = batch.txn.id
-                send.txnid_most_bits = txn_id.most_bits
-                send.txnid_least_bits = txn_id.least_bits
+                send.txnid_most_bits = batch.txn.id.most_bits
+                send.txnid_least_bits = batch.txn.id.least_bits
                 send.writer = batch.txn.writer_id
             try:
                 answer = link.call_nowait(pb.Command(send=send), timeout_s=batch.deadline.remaining())
@@ -269,8 +269,8 @@ class Channel:
                 self._outbox.break_chain()
             self._fail(batch, error)
             if isinstance(error, ProducerFenced):
-                self._owner.fenced(error)
-                return
+                return self._owner.fenced(error)
+            self._write()  # ▲ C6: what waits behind a full window would wait without end if no answer comes
         if self._outbox.may_reopen:
             self._open_soon()
 

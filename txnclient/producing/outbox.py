@@ -57,6 +57,11 @@ class EntryOutbox(Generic[E]):
         return self._awaited
 
     @property
+    def waiting_first(self) -> E | None:
+        """The entry to be written next, if any waits."""
+        return self._waiting[0] if self._waiting else None
+
+    @property
     def may_reopen(self) -> bool:
         """Whether the chain is broken and all answers are in, so the owner's report of stored entries is final."""
         return self._broken and not self._awaited

@@ -109,6 +109,8 @@ class TransactionImpl:
         await self._wait_flushed(self._session.deadline(timeout))
         if self._failure is not None:
             raise _in_vain(self._failure)
+        if self.aborting:
+            raise self.withdrawn("flush")  # ▲ what was withdrawn is not stored, though nobody waits for it any more
 
     async def commit(
         self, *, writers: Iterable[int] | None = None, note: str | None = None, timeout: float | None = None
@@ -172,7 +174,8 @@ class TransactionImpl:
             return
         failure = _in_vain(self._failure)
         if self.name is not None:
-            self._state = _OPEN
+            if self._state is TransactionState.COMMITTING:  # ▲ C5: no abort or leave of meanwhile is taken back
+                self._state = _OPEN
             raise failure
         await self._abort_after(failure, deadline)
         if self._result is not None:

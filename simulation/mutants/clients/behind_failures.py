@@ -11,10 +11,14 @@ ENDED_LINKS = f"{CONNECTION}test_ended_links.py::"
 CLOSED_LINKS = f"{CONNECTION}test_closed_links.py::"
 READING_ENDS = f"{CLIENT}reading/test_reading_ends.py::"
 REGISTRATIONS = f"{CONNECTION}test_registrations.py::"
+NEW_HOME = f"{CONNECTION}test_topics_of_a_new_home.py::"
+TIME_UP = f"{CLIENT}producing/test_time_up.py::"
+ENDS_AT_ONCE = f"{CLIENT}transactions/test_ends_at_once.py::"
 CLAIMING = "tests/segments/broker/test_claiming.py::"
 
 UNTRIED = "the test was made for it, no seed was looked for"
 NOT_JUDGED = "no judge looks at what a client leaves with a server, or at how long it waits"
+ONE_CALL = "a simulated client makes one call at a time in a named transaction"
 NO_OPERATOR = "a simulated operator takes no backups"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -347,5 +351,83 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_copy_that_is_found_damaged_is_not_taken_for_that_ledger_by_the_next_backup",
         ),
         why_tests=NO_OPERATOR,
+    ),
+    Mutant(
+        name="late-topics-followed-nowhere",
+        rule="a home that is moved to follows also the topics that the former one is asked for meanwhile",
+        section="§8",
+        file="txnclient/connection/directory.py",
+        old="(*self._topics, *self._asked)",
+        new="self._topics",
+        tests=(f"{NEW_HOME}test_a_topic_that_the_former_home_tells_of_late_is_followed_at_the_next_one",),
+        why_tests=UNTRIED,
+    ),
+    Mutant(
+        name="new-home-looks-at-its-topics-once",
+        rule="a home that is moved to follows also the topics that are asked for while it is told of the others",
+        section="§8",
+        file="txnclient/connection/directory.py",
+        old="        while late := [",
+        new="        if late := [",
+        tests=(f"{NEW_HOME}test_a_topic_asked_for_while_the_next_home_is_asked_for_others_is_followed_there",),
+        why_tests=UNTRIED,
+    ),
+    Mutant(
+        name="unanswered-window-holds-the-rest",
+        rule="what waits behind a window of entries whose time is up goes on, or ends, too",
+        section="§11",
+        file="txnclient/producing/channel.py",
+        old="            self._write()  # ▲ C6",
+        new="            pass  # ▲ C6",
+        tests=(
+            f"{TIME_UP}test_c6_sends_behind_a_full_window_end_though_their_broker_answers_none",
+            f"{TIME_UP}test_c6_a_bulk_send_ends_though_its_broker_answers_none",
+        ),
+        why_tests="no simulated broker leaves more than a window unanswered for a client's timeout",
+    ),
+    Mutant(
+        name="sent-behind-its-time",
+        rule="an entry whose time is up before it was written is not written any more",
+        section="§11",
+        file="txnclient/producing/channel.py",
+        old="(first := outbox.waiting_first) is not None and first.deadline.passed",
+        new="False",
+        tests=(f"{TIME_UP}test_what_waits_behind_a_full_window_until_its_time_is_up_is_not_sent_any_more",),
+        why_tests="no simulated broker leaves more than a window unanswered for a client's timeout",
+    ),
+    Mutant(
+        name="flush-of-what-was-left",
+        rule="a flush does not say that all is stored where its transaction was left or aborted meanwhile",
+        section="§10",
+        file="txnclient/transactions/transaction_impl.py",
+        old='            raise self.withdrawn("flush")',
+        new="            return",
+        tests=(
+            f"{ENDS_AT_ONCE}test_a_flush_does_not_say_that_all_is_stored_where_the_transaction_was_ended_meanwhile",
+        ),
+        why_tests=ONE_CALL,
+    ),
+    Mutant(
+        name="failed-commit-takes-an-abort-back",
+        rule="a commit that fails as its transaction is aborted does not open it again",
+        section="§10",
+        file="txnclient/transactions/transaction_impl.py",
+        old="            if self._state is TransactionState.COMMITTING:  # ▲ C5",
+        new="            if True:  # ▲ C5",
+        tests=(f"{ENDS_AT_ONCE}test_c5_a_cancelled_abort_beside_a_commit_goes_on_in_the_background",),
+        why_tests=ONE_CALL,
+    ),
+    Mutant(
+        name="moves-go-on-behind-their-end",
+        rule="a consumer that closes ends its moves of dead letters before it closes their producers",
+        section="§11",
+        file="txnclient/consuming/dead_letters.py",
+        old="                self._task.cancel()\n                await asyncio.wait((self._task,))\n",
+        new="                pass\n",
+        tests=(
+            f"{CLIENT}consuming/test_dead_letters_at_the_end.py::"
+            "test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consumer",
+        ),
+        why_tests=NOT_JUDGED,
     ),
 )

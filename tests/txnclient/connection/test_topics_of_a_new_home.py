@@ -1,0 +1,61 @@
+"""A client that moves to another server follows all its topics there, also those that it asks for meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.connection.test_stale_home import ADDRESSES, home_of
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected
+from tests.waiting import until
+
+
+def _owning_home(cluster: Cluster) -> ScriptedServer:
+    home = home_of(cluster)
+    for segment in SEGMENTS:
+        cluster.move(segment, home.address)
+    return home
+
+
+async def _hears_of_a_split(cluster: Cluster, client: txnclient.Client, home: ScriptedServer) -> None:
+    cluster.split(0, owner=home.address)
+
+    async def heard() -> bool:
+        return len((await client.describe_topic(TOPIC)).active) == 3
+
+    await until(heard)
+
+
+@virtual_time
+async def test_a_topic_that_the_former_home_tells_of_late_is_followed_at_the_next_one() -> None:
+    async with connected(*ADDRESSES, timeout=30.0) as (cluster, client):
+        home = _owning_home(cluster)
+        held = home.hold["watch_layout"] = asyncio.Event()
+        describing = asyncio.ensure_future(client.describe_topic(TOPIC))
+        await until(lambda: home.seen["watch_layout"] == 1)
+        home.cut_off(stale=True)
+        await until(lambda: client._directory.home().address != home.address)  # type: ignore[union-attr]
+        held.set()
+        await describing
+        await _hears_of_a_split(cluster, client, home)
+
+
+@virtual_time
+async def test_a_topic_asked_for_while_the_next_home_is_asked_for_others_is_followed_there() -> None:
+    async with connected(*ADDRESSES, timeout=30.0) as (cluster, client):
+        home = _owning_home(cluster)
+        with pytest.raises(txnclient.TopicNotFound):
+            await client.describe_topic("topic://public/default/another")
+        others = [server for server in cluster.servers.values() if server is not home]
+        held = asyncio.Event()
+        for server in others:
+            server.hold["watch_layout"] = held
+        home.cut_off(stale=True)
+        await until(lambda: any(server.seen["watch_layout"] for server in others))
+        await client.describe_topic(TOPIC)
+        held.set()
+        await until(lambda: client._directory.home().address != home.address)  # type: ignore[union-attr]
+        await _hears_of_a_split(cluster, client, home)

@@ -1,0 +1,51 @@
+"""Dead letters that are on their way while their consumer closes."""
+
+from __future__ import annotations
+
+import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.waiting import until
+from txnclient.consuming.dead_letters import DeadLetterPolicy, DeadLetters
+from txnclient.producing.producer_impl import ProducerImpl
+
+
+class Holder:
+    """A feed that has received dead messages."""
+
+    def ack_nowait(self, *_: object) -> list[object]:
+        return []
+
+    def nack_nowait(self, *_: object) -> list[object]:
+        return []
+
+    def settled(self, count: int) -> None:
+        pass
+
+
+@virtual_time
+async def test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consumer() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "s", type="queue")
+        await until(lambda: len(server.consumers) == 2)
+        for number in range(2):
+            server.deliver(SEGMENTS[0], number, b"dead", redelivery_count=1)
+        messages = [await consumer.receive() for _ in range(2)]
+        server.stall_sends = True
+        failed: list[txnclient.TxnError] = []
+        letters = DeadLetters(
+            client._session,
+            DeadLetterPolicy(client._moving(), 0, TOPIC),
+            "s",
+            redelivery_delay_s=0.0,
+            on_failed=failed.append,
+        )
+        for message in messages:
+            letters.put(Holder(), [message])  # type: ignore[arg-type]
+        await until(lambda: server.stalled)
+        await letters.close()
+        assert letters._task is None
+        await until(lambda: server.seen["new_txn"] == server.seen["end_txn"])
+        assert [one for one in client._opened if isinstance(one, ProducerImpl)] == []
+        assert failed == []

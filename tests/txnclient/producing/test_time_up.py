@@ -1,0 +1,50 @@
+"""Sends whose time is up while a broker does not answer (C6)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import TOPIC, connected
+from txnwire.protocol import MIB
+
+
+@virtual_time
+async def test_c6_sends_behind_a_full_window_end_though_their_broker_answers_none() -> None:
+    async with connected(timeout=5.0) as (cluster, client):
+        producer = await client.producer(TOPIC, compression=None)
+        await producer.send(b"opened", key="k")
+        cluster.servers["broker:1"].stall_sends = True
+        sent = [producer.send_nowait(bytes(MIB), key="k") for _ in range(12)]
+        await asyncio.wait(sent, timeout=60.0)
+        assert [type(one.exception()) if one.done() else None for one in sent] == [txnclient.Timeout] * 12
+
+
+@virtual_time
+async def test_c6_a_bulk_send_ends_though_its_broker_answers_none() -> None:
+    async with connected(timeout=5.0) as (cluster, client):
+        producer = await client.producer(TOPIC, compression=None)
+        await producer.send(b"opened", key="k")
+        cluster.servers["broker:1"].stall_sends = True
+        with pytest.raises(txnclient.Timeout):
+            async with asyncio.timeout(60.0):
+                await producer.send_many([("k", bytes(MIB))] * 12)
+
+
+@virtual_time
+async def test_what_waits_behind_a_full_window_until_its_time_is_up_is_not_sent_any_more() -> None:
+    async with connected(timeout=5.0) as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC, compression=None)
+        await producer.send(b"opened", key="k")
+        server.stall_sends = True
+        sent = [producer.send_nowait(bytes(MIB), key="k") for _ in range(12)]
+        await asyncio.gather(*sent, return_exceptions=True)
+        before = server.seen["send"]
+        server.stall_sends = False
+        server.finish_sends()
+        await producer.send(b"later", key="k")
+        assert server.seen["send"] == before + 1 < 1 + 12
