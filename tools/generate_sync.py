@@ -96,6 +96,8 @@ BODIES = {
                 event_time_ms=event_time_ms,
                 txn=inner_txn,
                 sequence_id=sequence_id,
+                deliver_after=deliver_after,
+                deliver_at_ms=deliver_at_ms,
             ),
             inner_txn,
         )

@@ -119,6 +119,8 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
                 event_time_ms=event_time_ms,
                 txn=inner_txn,
                 sequence_id=sequence_id,
+                deliver_after=deliver_after,
+                deliver_at_ms=deliver_at_ms,
             ),
             inner_txn,
         )

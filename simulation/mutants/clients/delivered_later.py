@@ -132,4 +132,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{SENDS}test_the_time_stays_with_the_parts_of_a_batch_that_is_divided",),
         why_tests="a seed has few such batches over a split",
     ),
+    Mutant(
+        name="synchronous-send-forgets-its-time",
+        rule="the synchronous face hands the time of a message on",
+        section="§8",
+        file="txnclient/sync/producer.py",
+        old="                deliver_at_ms=deliver_at_ms,\n            ),\n            inner_txn",
+        new="            ),\n            inner_txn",
+        tests=("tests/txnclient/sync/test_sync_sends.py::test_a_twin_hands_on_every_argument",),
+        why_tests="the simulation has no threads",
+    ),
 )
