@@ -137,6 +137,11 @@ class Message(Generic[V]):
         return self._entry.block.event_time_ms(self.index)
 
     @property
+    def deliver_at_ms(self) -> int:
+        """When queues were to deliver it, in ms since 1970; 0: at once."""
+        return self._entry.metadata.deliver_at_ms
+
+    @property
     def publish_time_ms(self) -> int:
         return self._entry.metadata.publish_time_ms
 

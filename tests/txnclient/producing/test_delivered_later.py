@@ -95,7 +95,9 @@ async def test_what_is_sent_in_one_go_comes_each_at_its_own_time(cluster: InProc
         assert came.keys() == {b"a", b"c", b"d"}
         assert came[b"c"] >= began + LATER_S
         async with client.reader(TOPIC, end="latest") as reader:
-            assert [message.value async for message in reader] == [b"a", b"b", b"c", b"d"]
+            read = [message async for message in reader]
+        assert [message.value for message in read] == [b"a", b"b", b"c", b"d"]
+        assert [message.deliver_at_ms > 0 for message in read] == [False, True, True, False]
 
 
 async def test_a_message_without_key_joins_no_batch_of_another_time(cluster: InProcessCluster) -> None:
