@@ -142,4 +142,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/txnclient/sync/test_sync_sends.py::test_a_twin_hands_on_every_argument",),
         why_tests="the simulation has no threads",
     ),
+    Mutant(
+        name="bulk-send-forgets-its-time",
+        rule="the messages of a bulk send have the time of the call",
+        section="§8",
+        file="txnclient/producing/producer_impl.py",
+        old="        batch.deliver_at_ms = run.deliver_at_ms\n",
+        new="",
+        tests=(f"{SENDS}test_a_bulk_send_has_one_time_for_all",),
+        why_tests="bulk sends of a seed have no time",
+    ),
 )
