@@ -96,6 +96,8 @@ BODIES = {
                 event_time_ms=event_time_ms,
                 txn=inner_txn,
                 sequence_id=sequence_id,
+                deliver_after=deliver_after,
+                deliver_at_ms=deliver_at_ms,
             ),
             inner_txn,
         )
@@ -104,11 +106,24 @@ BODIES = {
         impl, inner_txn = producer_impl(self._inner), impl_of(inner_of(txn))
         what = f"sending to {self.topic}"
         if not impl.encodes and runs_no_code(messages):
-            return self._bridge.serve(lambda _: within(impl.send_many(messages, txn=inner_txn), timeout, what))
+            return self._bridge.serve(
+                lambda _: within(
+                    impl.send_many(messages, txn=inner_txn, deliver_after=deliver_after, deliver_at_ms=deliver_at_ms),
+                    timeout,
+                    what,
+                )
+            )
         with closing(impl.parts(messages)) as parts:
             return self._bridge.serve(
                 lambda run_in_caller: within(
-                    impl.send_pulled(lambda: run_in_caller(lambda: next(parts, None)), txn=inner_txn), timeout, what
+                    impl.send_pulled(
+                        lambda: run_in_caller(lambda: next(parts, None)),
+                        txn=inner_txn,
+                        deliver_after=deliver_after,
+                        deliver_at_ms=deliver_at_ms,
+                    ),
+                    timeout,
+                    what,
                 )
             )
 """,

@@ -83,6 +83,7 @@ CALLS: Final[Mapping[str, Steps]] = {
     "client.update_topic": _NO_TOPIC,
     "client.describe_topic": _NO_TOPIC,
     "client.positions_before": _NO_TOPIC,
+    "client.lag": _NO_SUBSCRIPTION,
     "client.list_topics": {},
     "client.split": {**_NO_TOPIC, NameNotFound: NextStep.STOP, NotAllowed: NextStep.STOP},
     "client.delete_topic": {**_NO_TOPIC, **_IN_USE},

@@ -16,6 +16,7 @@ from txnclient.consuming.assigned_feeds import ConsumerSettings
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.consumer_impl import ConsumerImpl
 from txnclient.consuming.dead_letters import DeadLetterPolicy, Services
+from txnclient.consuming.lag import Lag, subscription_lag
 from txnclient.consuming.reader_ends import starts_by_time
 from txnclient.consuming.starts import StartArgument, start_to_wire, topics_of
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
@@ -33,7 +34,7 @@ from txnclient.reading.watch import Watch
 from txnclient.serializers import Serializer, V, serializer_of
 from txnwire.errors import InvalidArgument, for_good
 from txnwire.ids import Position
-from txnwire.names import TopicName
+from txnwire.names import TopicName, validate_name
 
 T = TypeVar("T", bound=Closable)
 
@@ -460,4 +461,14 @@ class Openers:
             raise InvalidArgument(f"time {time!r}: expected milliseconds since the Unix epoch, or an aware datetime")
         return await starts_by_time(
             self._session, topics_of(topics), timestamp_ms=timestamp_ms, deadline=self._session.deadline()
+        )
+
+    async def lag(self, topics: str | Sequence[str], subscription: str) -> Lag:
+        """How far a subscription is behind, with or without consumers; see `Consumer.lag`.
+
+        It joins nothing. Raises `TopicNotFound`, `SubscriptionNotFound`, `Timeout`.
+        """
+        await self._expect_open()
+        return await subscription_lag(
+            self._session, topics_of(topics), validate_name(subscription, part="subscription")
         )

@@ -125,7 +125,7 @@ def read_layouts(topics: Sequence[TopicName], found: Sequence[KeyValue | None]) 
     layouts: dict[TopicName, Layout] = {}
     for topic, record in zip(topics, found, strict=True):
         if record is None:
-            raise TopicNotFound(f"{topic} does not exist")
+            raise TopicNotFound(f"{topic} does not exist: create it first, or take the snapshot without it")
         topology = Topology(topic, records.decode(TopicRecord, record.value, key=record.key))
         if topology.deleting:
             raise TopicNotFound(f"{topic} is being deleted")

@@ -33,7 +33,7 @@ class AckTimeouts:
         self._exempt[entry] = self._exempt.get(entry, 0) | bits
 
     def look(self, held: Held) -> list[Message[Any]]:
-        """The messages that were there `TICKS` looks ago. O(entries held)."""
+        """The messages that were there `TICKS` looks ago; marks them `late` in their entries. O(entries held)."""
         self._looks += 1
         seen: dict[ReceivedEntry, list[tuple[int, int]]] = {}
         exempt: dict[ReceivedEntry, int] = {}
@@ -44,6 +44,7 @@ class AckTimeouts:
                     exempt[entry] = self._exempt[entry]
                     bits &= ~exempt[entry]
                 old, seen[entry] = self._aged(entry, bits)
+                entry.late |= old
                 expired += [Message(entry, index) for index in range(old.bit_length()) if old >> index & 1]
         self._seen, self._exempt = seen, exempt
         return expired

@@ -15,11 +15,12 @@ from txnclient.connection.deadlines import Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.consuming.bits import all_bits
+from txnclient.consuming.conflicts import delivered_again
 from txnclient.consuming.delivered import UpTo
 from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import Message, ReceivedEntry, Under
 from txnclient.transactions.transaction_impl import TransactionImpl
-from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnConflict, TxnError, again
+from txnwire.errors import ConnectionLost, InvalidTxnState, NotAllowed, TxnError, again
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.turns import turn_size
@@ -252,10 +253,7 @@ class FeedAcks:
                         self._refuse(messages, txn, refused)
                     raise refused
             if txn is not None and not self._inbox.is_current(message):
-                conflict = TxnConflict(
-                    f"message {message.id} is delivered again, because a transaction that acked messages of this "
-                    "segment was aborted or the segment was assigned anew: abort this transaction and receive again"
-                )
+                conflict = delivered_again(message)
                 self._refuse(messages, txn, conflict)
                 raise conflict
 

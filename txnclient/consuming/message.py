@@ -27,7 +27,7 @@ class ReceivedEntry:
     """One entry as a broker sent it; checks and decodes checksum, metadata and block once, when first needed."""
 
     __slots__ = (
-        "_block", "_ids", "_same", "count", "epoch", "holder", "metadata", "places", "position", "raw",
+        "_block", "_ids", "_same", "count", "epoch", "holder", "late", "metadata", "places", "position", "raw",
         "redelivery_count", "segment", "serializer", "under",
     )  # fmt: skip
 
@@ -50,6 +50,8 @@ class ReceivedEntry:
         self.segment = segment
         self.holder = holder
         self.epoch = 0
+        self.late = 0
+        """Bitmap of the messages given back because they were not acked within `ack_timeout`."""
         self.places: list[tuple[int, int]] = []
         """Up to which index it was handed out, at which place in its consumer's order."""
         self.under: Under | None = None
@@ -133,6 +135,11 @@ class Message(Generic[V]):
     @property
     def event_time_ms(self) -> int | None:
         return self._entry.block.event_time_ms(self.index)
+
+    @property
+    def deliver_at_ms(self) -> int:
+        """When queues were to deliver it, in ms since 1970; 0: at once."""
+        return self._entry.metadata.deliver_at_ms
 
     @property
     def publish_time_ms(self) -> int:
@@ -256,6 +263,7 @@ class _CarriedEntry(ReceivedEntry):
         self.segment = one.segment
         self.holder = None
         self.epoch = -1
+        self.late = 0
         self.places = []
         self.under = one.under
         self.position = one.position

@@ -45,6 +45,7 @@ class LargeEntry(ReceivedEntry):
         self.segment = first.segment
         self.holder = first.holder
         self.epoch = first.epoch
+        self.late = 0
         self.places: list[tuple[int, int]] = []
         self.under = first.under
         self.position = first.position

@@ -30,6 +30,8 @@ class EntryRun(NamedTuple):
     """None: messages without a key, for any segment."""
     version: int
     """Version of the routes that gave the segment."""
+    deliver_at_ms: int
+    """When queues deliver it; 0: at once."""
 
 
 class BulkSender(Protocol):
@@ -41,18 +43,19 @@ class BulkSender(Protocol):
     async def add_run(self, run: EntryRun, txn: TransactionImpl | None) -> BulkBatch: ...
 
 
-async def send_bulk(sender: BulkSender, pull: Pull, txn: TransactionImpl | None) -> SentIds:
+async def send_bulk(sender: BulkSender, pull: Pull, txn: TransactionImpl | None, deliver_at_ms: int) -> SentIds:
     """Send all parts and wait until all is stored. After a failure it pulls nothing more, and raises the first failure
     once everything sent is answered."""
-    bulk = _Bulk(sender, txn)
+    bulk = _Bulk(sender, txn, deliver_at_ms)
     with Whole(txn, "a bulk send"):
         return await bulk.send(pull)
 
 
 class _Bulk:
-    def __init__(self, sender: BulkSender, txn: TransactionImpl | None) -> None:
+    def __init__(self, sender: BulkSender, txn: TransactionImpl | None, deliver_at_ms: int) -> None:
         self._sender = sender
         self._txn = txn
+        self._deliver_at_ms = deliver_at_ms
         self._ids = SentIds()
         self._stored = 0
         """Number of batches, from the first on, known to be stored."""
@@ -88,6 +91,7 @@ class _Bulk:
         for segment, indexes in groups:
             chosen = part if indexes is None else part.select(indexes)
             for columns, size in chosen.runs(self._sender.batch_bytes):
-                self._ids.add(await self._sender.add_run(EntryRun(columns, size, segment, version), self._txn))
+                run = EntryRun(columns, size, segment, version, self._deliver_at_ms)
+                self._ids.add(await self._sender.add_run(run, self._txn))
         order = None if len(groups) == 1 else [index for _, indexes in groups for index in indexes or ()]
         self._ids.taken(order, len(part))

@@ -128,6 +128,8 @@ class Producer(Generic[V]):
         messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage] | Columns,
         *,
         txn: Transaction | None = None,
+        deliver_after: float | timedelta | None = None,
+        deliver_at_ms: int | None = None,
         timeout: float | None = None,
     ) -> SentIds:
         """Send values, (key, value) pairs, `OutgoingMessage`s, or `Columns` (values and optional keys, properties and
@@ -137,9 +139,12 @@ class Producer(Generic[V]):
         allows. Returns their ids, a sequence in the order of `messages`. Raises the first failure, as `send` does, or
         the iterator's error, once all sent messages are answered. These may be stored then, as after a cancel; in a
         transaction none counts, because it can only abort. `timeout` in seconds, of the whole call; None: the client's,
-        of each entry.
+        of each entry. `deliver_after`, `deliver_at_ms`: as in `send`, one time for all, counted from the call on.
         """
-        return await within(self._impl.send_many(messages, txn=impl_of(txn)), timeout, f"sending to {self.topic}")
+        sending = self._impl.send_many(
+            messages, txn=impl_of(txn), deliver_after=deliver_after, deliver_at_ms=deliver_at_ms
+        )
+        return await within(sending, timeout, f"sending to {self.topic}")
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until everything sent so far is stored, also sends that wait for room in the buffer. Raises the first

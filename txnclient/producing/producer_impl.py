@@ -197,6 +197,8 @@ class ProducerImpl(Generic[V]):
         messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage] | Columns,
         *,
         txn: TransactionImpl | None = None,
+        deliver_after: float | timedelta | None = None,
+        deliver_at_ms: int | None = None,
     ) -> SentIds:
         """See `Producer.send_many`."""
         parts = self.parts(messages)
@@ -204,16 +206,24 @@ class ProducerImpl(Generic[V]):
         async def pull() -> BulkPart | None:
             return next(parts, None)
 
-        return await self.send_pulled(pull, txn=txn)
+        return await self.send_pulled(pull, txn=txn, deliver_after=deliver_after, deliver_at_ms=deliver_at_ms)
 
     def parts(self, messages: Iterable[Any]) -> Generator[BulkPart, None, None]:
         """The messages in parts, as `send_many` takes them in."""
         return parts_of(messages, None if self._serializer is None else self._encoded)
 
-    async def send_pulled(self, pull: Pull, *, txn: TransactionImpl | None) -> SentIds:
+    async def send_pulled(
+        self,
+        pull: Pull,
+        *,
+        txn: TransactionImpl | None,
+        deliver_after: float | timedelta | None = None,
+        deliver_at_ms: int | None = None,
+    ) -> SentIds:
         """Send part after part, as `send_many`, until there is none."""
         try:
             self._check_usable(txn)
+            later_ms = 0 if deliver_after is deliver_at_ms is None else self._later_ms(deliver_after, deliver_at_ms)
         except TxnError:
             await asyncio.sleep(0)  # ▲ C6, as in `send`
             raise
@@ -221,7 +231,7 @@ class ProducerImpl(Generic[V]):
             raise InvalidArgument(f"producer {self.name} numbers its messages: send them one by one, each with its id")
         self._check_sends(txn)
         try:
-            return await send_bulk(self, pull, txn)
+            return await send_bulk(self, pull, txn, later_ms)
         except FENCED_LIKE as error:
             raise await reason_of(error, txn) from error.__cause__
 
@@ -237,6 +247,7 @@ class ProducerImpl(Generic[V]):
     def _place_run(self, run: EntryRun, txn: TransactionImpl | None) -> BulkBatch:
         self._channels.current()
         batch = self._bulk_batch(run.columns, run.size, txn)
+        batch.deliver_at_ms = run.deliver_at_ms
         self._channels.put(batch, run.columns, run.segment, run.version)
         return batch
 

@@ -106,10 +106,10 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
     ) -> None:
         """Ack messages, at once or when `txn` commits. `timeout` in seconds; None, and at most: the client's.
 
-        Raises `TxnConflict` (another transaction has acked one of them, or it is delivered again: this one can only
-        abort), `InvalidTxnState`, `NotAllowed` if a segment has left this consumer, `Overloaded`, `Timeout`; a fenced
-        client raises `ExpiredTransaction` instead. A transaction in which an ack has failed or was cancelled can only
-        abort.
+        Raises `TxnConflict` (another transaction has acked one of them, or it is delivered again, e.g. because
+        `ack_timeout` has passed: this one can only abort), `InvalidTxnState`, `NotAllowed` if a segment has left this
+        consumer, `Overloaded`, `Timeout`; a fenced client raises `ExpiredTransaction` instead. A transaction in which
+        an ack has failed or was cancelled can only abort.
         """
         self._bridge.wait(self._inner.ack(messages, txn=inner_of(txn), timeout=timeout))
 

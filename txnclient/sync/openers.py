@@ -8,6 +8,7 @@ from re import Pattern
 from typing import Any, Literal, Unpack, overload
 
 import txnclient.client
+from txnclient.consuming.lag import Lag
 from txnclient.consuming.starts import StartArgument
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.reading.entries import WholeEntry
@@ -354,3 +355,10 @@ class Openers(Face[txnclient.client.Client]):
         `Timeout`, `InvalidArgument`.
         """
         return self._bridge.wait(self._inner.positions_before(topics, time))
+
+    def lag(self, topics: str | Sequence[str], subscription: str) -> Lag:
+        """How far a subscription is behind, with or without consumers; see `Consumer.lag`.
+
+        It joins nothing. Raises `TopicNotFound`, `SubscriptionNotFound`, `Timeout`.
+        """
+        return self._bridge.wait(self._inner.lag(topics, subscription))

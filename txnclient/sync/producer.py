@@ -119,6 +119,8 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
                 event_time_ms=event_time_ms,
                 txn=inner_txn,
                 sequence_id=sequence_id,
+                deliver_after=deliver_after,
+                deliver_at_ms=deliver_at_ms,
             ),
             inner_txn,
         )
@@ -128,6 +130,8 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         messages: Iterable[V | tuple[str | bytes | None, V] | OutgoingMessage] | Columns,
         *,
         txn: Transaction | None = None,
+        deliver_after: float | timedelta | None = None,
+        deliver_at_ms: int | None = None,
         timeout: float | None = None,
     ) -> SentIds:
         """Send values, (key, value) pairs, `OutgoingMessage`s, or `Columns` (values and optional keys, properties and
@@ -137,17 +141,30 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         allows. Returns their ids, a sequence in the order of `messages`. Raises the first failure, as `send` does, or
         the iterator's error, once all sent messages are answered. These may be stored then, as after a cancel; in a
         transaction none counts, because it can only abort. `timeout` in seconds, of the whole call; None: the client's,
-        of each entry.
+        of each entry. `deliver_after`, `deliver_at_ms`: as in `send`, one time for all, counted from the call on.
         """
 
         impl, inner_txn = producer_impl(self._inner), impl_of(inner_of(txn))
         what = f"sending to {self.topic}"
         if not impl.encodes and runs_no_code(messages):
-            return self._bridge.serve(lambda _: within(impl.send_many(messages, txn=inner_txn), timeout, what))
+            return self._bridge.serve(
+                lambda _: within(
+                    impl.send_many(messages, txn=inner_txn, deliver_after=deliver_after, deliver_at_ms=deliver_at_ms),
+                    timeout,
+                    what,
+                )
+            )
         with closing(impl.parts(messages)) as parts:
             return self._bridge.serve(
                 lambda run_in_caller: within(
-                    impl.send_pulled(lambda: run_in_caller(lambda: next(parts, None)), txn=inner_txn), timeout, what
+                    impl.send_pulled(
+                        lambda: run_in_caller(lambda: next(parts, None)),
+                        txn=inner_txn,
+                        deliver_after=deliver_after,
+                        deliver_at_ms=deliver_at_ms,
+                    ),
+                    timeout,
+                    what,
                 )
             )
 

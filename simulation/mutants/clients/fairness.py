@@ -225,6 +225,16 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="not looked for with seeds",
     ),
     Mutant(
+        name="late-ack-told-as-something-else",
+        rule="an ack behind ack_timeout is refused with an error that names the timeout",
+        section="§8",
+        file="txnclient/consuming/ack_timeouts.py",
+        old="                entry.late |= old\n",
+        new="",
+        tests=(f"{TIMEOUTS}test_what_is_not_acked_in_time_comes_again_counted",),
+        why_tests="seeds judge what is delivered, not the text of an error",
+    ),
+    Mutant(
         name="late-on-the-way-to-the-dead-letters",
         rule="what is moved to the dead letters is not given back by ack_timeout",
         section="§8",

@@ -195,8 +195,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="the synchronous face pulls messages in the thread of its caller",
         section="§7",
         file="txnclient/sync/producer.py",
-        old="impl.send_pulled(lambda: run_in_caller(lambda: next(parts, None)),",
-        new="impl.send_pulled(lambda: asyncio.sleep(0, next(parts, None)),",
+        old="                        lambda: run_in_caller(lambda: next(parts, None)),",
+        new="                        lambda: asyncio.sleep(0, next(parts, None)),",
         more=(
             Edit(
                 "txnclient/sync/producer.py",

@@ -153,7 +153,7 @@ def test_other_policies_move_nothing() -> None:
 
 def test_a_topic_that_is_not_there_is_said_to_be_so() -> None:
     assert topic_keys([TOPIC]) == [keys.topic(TOPIC.path)]
-    with pytest.raises(TopicNotFound, match="flights"):
+    with pytest.raises(TopicNotFound, match="flights does not exist: create it first"):
         read_layouts([TOPIC], [None])
     with pytest.raises(TopicNotFound, match="being deleted"):
         read_layouts([TOPIC], [topic_record(DELETING)])

@@ -68,7 +68,7 @@ async def test_what_is_not_acked_in_time_comes_again_counted(client: txnclient.C
             await consumer.ack(third, txn=txn)
             (again,) = await received(consumer, 1)
             assert (again.value, again.redelivery_count) == (second.value, 1)
-        with pytest.raises(txnclient.TxnConflict):
+        with pytest.raises(txnclient.TxnConflict, match=r"not acked within the consumer's ack_timeout"):
             async with client.transaction() as txn:
                 await consumer.ack(second, txn=txn)  # another copy is out
         await consumer.ack(again)

@@ -114,6 +114,24 @@ async def test_a_deleted_subscription_has_no_lag(client: txnclient.Client) -> No
         await consumer.lag()
 
 
+async def test_without_a_consumer_the_client_tells_the_same(client: txnclient.Client) -> None:
+    await client.create_topic(ORDERS)
+    await client.create_topic(INVOICES)
+    topics = [ORDERS, INVOICES]
+    async with client.producer(ORDERS) as producer, client.consumer(topics, "s") as consumer:
+        await producer.send(b"v")
+        lag, told = await client.lag(topics, "s"), await consumer.lag()
+        assert (lag.messages, lag.segments.keys()) == (1, told.segments.keys())
+    assert (await client.lag(ORDERS, "s")).messages == 1
+    assert (await client.lag(INVOICES, "s")).messages == 0
+    with pytest.raises(txnclient.SubscriptionNotFound, match="nobody"):
+        await client.lag(ORDERS, "nobody")
+    with pytest.raises(txnclient.TopicNotFound, match="gone"):
+        await client.lag("topic://public/default/gone", "s")
+    with pytest.raises(txnclient.InvalidArgument, match="subscription"):
+        await client.lag(ORDERS, "")
+
+
 async def test_without_await(cluster: InProcessCluster, client: txnclient.Client) -> None:
     await client.create_topic(ORDERS)
     async with client.producer(ORDERS) as producer:
@@ -121,6 +139,8 @@ async def test_without_await(cluster: InProcessCluster, client: txnclient.Client
 
     def ask() -> int | None:
         with txnclient.sync.connect(cluster.url) as other, other.consumer(ORDERS, "s") as consumer:
-            return consumer.lag().messages
+            messages = consumer.lag().messages
+            assert other.lag(ORDERS, "s").messages == messages
+            return messages
 
     assert await asyncio.to_thread(ask) == 1

@@ -16,7 +16,18 @@ TOPIC = "topic://public/default/pickled"
 
 def carried(message: Message[Any]) -> Message[Any]:
     copy: Message[Any] = pickle.loads(pickle.dumps(message))
-    told = ("data", "key", "properties", "event_time_ms", "publish_time_ms", "id", "topic", "segment", "position")
+    told = (
+        "data",
+        "key",
+        "properties",
+        "event_time_ms",
+        "publish_time_ms",
+        "deliver_at_ms",
+        "id",
+        "topic",
+        "segment",
+        "position",
+    )
     told += ("producer_name", "sequence_id", "txn_id", "redelivery_count")
     assert [getattr(copy, name) for name in told] == [getattr(message, name) for name in told]
     assert repr(copy) == repr(message)

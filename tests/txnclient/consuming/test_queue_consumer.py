@@ -95,7 +95,7 @@ async def test_a_transaction_cannot_take_two_copies_of_one_message(client: txncl
         new = await consumer.receive(timeout=10)
         txn = await client.begin()
         await consumer.ack(new, txn=txn)
-        with pytest.raises(txnclient.TxnConflict):
+        with pytest.raises(txnclient.TxnConflict, match="given back \\(nack"):
             await consumer.ack(old, txn=txn)
         with pytest.raises(txnclient.TxnConflict):
             await txn.commit()

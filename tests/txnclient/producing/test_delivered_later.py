@@ -95,7 +95,9 @@ async def test_what_is_sent_in_one_go_comes_each_at_its_own_time(cluster: InProc
         assert came.keys() == {b"a", b"c", b"d"}
         assert came[b"c"] >= began + LATER_S
         async with client.reader(TOPIC, end="latest") as reader:
-            assert [message.value async for message in reader] == [b"a", b"b", b"c", b"d"]
+            read = [message async for message in reader]
+        assert [message.value for message in read] == [b"a", b"b", b"c", b"d"]
+        assert [message.deliver_at_ms > 0 for message in read] == [False, True, True, False]
 
 
 async def test_a_message_without_key_joins_no_batch_of_another_time(cluster: InProcessCluster) -> None:
@@ -156,3 +158,28 @@ async def test_the_time_stays_with_the_parts_of_a_batch_that_is_divided() -> Non
         batch.add(OutgoingMessage(b"%d" % number), 1, asyncio.get_running_loop().create_future())
     parts = batch.divide(batch.take_columns(), [[0], [1]])
     assert [part.deliver_at_ms for part in parts] == [NOW_MS, NOW_MS]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_a_bulk_send_has_one_time_for_all(cluster: InProcessCluster, inside: bool) -> None:
+    async with txnclient.connect(cluster.url) as client:
+        await client.create_topic(TOPIC, segments=2)
+        async with client.producer(TOPIC) as producer:
+            at_ms = math.ceil((time.time() + 3600) * 1000)
+            async with client.transaction() as txn:
+                within = txn if inside else None
+                await producer.send_many([(b"%d" % n, b"later") for n in range(20)], txn=within, deliver_at_ms=at_ms)
+            await producer.send_many([b"now"])
+        async with client.reader(TOPIC, end="latest") as reader:
+            told = {(message.value, message.deliver_at_ms) async for message in reader}
+        assert told == {(b"later", at_ms), (b"now", 0)}
+
+
+async def test_a_bulk_send_refuses_a_wrong_time_before_it_takes_a_message(cluster: InProcessCluster) -> None:
+    async with txnclient.connect(cluster.url) as client:
+        await client.create_topic(TOPIC)
+        async with client.producer(TOPIC) as producer:
+            messages = iter([b"one"])
+            with pytest.raises(InvalidArgument, match="must not be negative"):
+                await producer.send_many(messages, deliver_after=-1)
+            assert list(messages) == [b"one"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
+import inspect
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
@@ -332,3 +335,14 @@ async def test_a_numbered_producer_sends_each_id_once_also_with_futures(cluster:
                 assert sorted(message.sequence_id for message in reader) == list(range(10))
 
     await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("name", [name for name in vars(txnclient.sync.Producer) if not name.startswith("_")])
+def test_a_twin_hands_on_every_argument(name: str) -> None:
+    """▲ A time that is dropped on the way would have a message delivered at once."""
+    method = inspect.getattr_static(txnclient.sync.Producer, name)
+    if not inspect.isfunction(method):
+        return
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
+    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    assert set(inspect.signature(method).parameters) <= used
