@@ -67,3 +67,17 @@ async def test_queue_workers_do_each_job_once_or_give_it_up(cluster: InProcessCl
     assert "60 pictures: each done once or given up" in output
     assert output.count("given up after 4 tries") == 6
     await victim.communicate()
+
+
+async def test_reminders_come_in_the_order_of_their_times(cluster: InProcessCluster) -> None:
+    said_lines = (await said(await start("reminders.py", cluster.url))).splitlines()
+    assert [line.partition(" (due at ")[0] for line in said_lines] == ["the earlier one", "the later one"]
+
+
+async def test_a_reminder_is_kept_for_a_worker_that_is_started_late(cluster: InProcessCluster) -> None:
+    await said(await start("reminders.py", cluster.url, "--remind", "0.1", "tea"))
+    worker = await start("reminders.py", cluster.url, "--work")
+    async with cluster.connect() as client, client.reader("topic://public/reminders/notes") as notes:
+        assert (await notes.receive(timeout=30)).value.startswith(b"tea (due at ")
+    worker.kill()
+    await worker.communicate()
