@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from segments.owner.segment_cuts import READER_PATIENCE_S
 from segments.subscription.starts import before_timestamp
 from txnwire.bounds import MAX_ID, MAX_TIME_MS
 from txnwire.entry import parse_metadata, verify
-from txnwire.errors import InvalidArgument, MessageTooLarge, TxnError, to_wire
+from txnwire.errors import ConnectionLost, InvalidArgument, MessageTooLarge, TxnError, to_wire
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.numbers import Numbers, numbers_of, steps_of
@@ -69,11 +69,18 @@ class _Producing:
         self.name_epoch = name_epoch
 
 
+class _Opening:
+    """A producer that is being opened. `closed`: its peer has closed it already."""
+
+    closed = False
+
+
 class _Connection:
     """Holds the producers that one peer has open here, by the ids it chose."""
 
     def __init__(self) -> None:
         self.producers: dict[int, _Producing] = {}
+        self.opening: dict[int, _Opening] = {}
 
 
 class BrokerService:
@@ -131,11 +138,26 @@ class BrokerService:
 
     # ---- producing --------------------------------------------------------------------------------------------------
 
-    async def _open_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
-        request = command.open_producer
+    def _open_producer(self, peer: Peer, command: pb.Command) -> Coroutine[object, object, pb.Command]:
+        """▲ Known before it is open: its peer may close it until then, and only once."""
+        opening = _Opening()
+        self._connection(peer).opening[command.open_producer.producer_id] = opening
+        return self._opened(peer, command.open_producer, opening)
+
+    async def _opened(self, peer: Peer, request: pb.OpenProducer, opening: _Opening) -> pb.Command:
+        try:
+            return await self._open(peer, request, opening)
+        finally:
+            others = self._connections[peer].opening if peer in self._connections else {}
+            if others.get(request.producer_id) is opening:
+                del others[request.producer_id]
+
+    async def _open(self, peer: Peer, request: pb.OpenProducer, opening: _Opening) -> pb.Command:
         path = SegmentName.from_path(request.segment).path
         name = validate_name(request.name, part="producer name")
         segment = await self._broker.segment(path)
+        if opening.closed:
+            raise ConnectionLost(f"producer id {request.producer_id} was closed before it was open")
         producers = self._connection(peer).producers
         earlier = producers.get(request.producer_id)
         if earlier is not None and earlier.session.error is None:
@@ -186,9 +208,12 @@ class BrokerService:
         producing.session.send(entry, _SendReply(peer, command.request_id, send.producer_id))
 
     def _close_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
-        producing = self._connection(peer).producers.pop(command.close_producer.producer_id, None)
+        connection, closed_id = self._connection(peer), command.close_producer.producer_id
+        producing = connection.producers.pop(closed_id, None)
         if producing is not None:
             producing.session.close()
+        if (opening := connection.opening.get(closed_id)) is not None:
+            opening.closed = True
         return _OK
 
     # ---- positions, statistics --------------------------------------------------------------------------------------

@@ -359,8 +359,8 @@ class Channel:
         self._link, self._producer_id = link, producer_id
         try:
             reply = await link.call(pb.Command(open_producer=command), timeout_s=deadline.remaining())
-        except TxnError:
-            self._detach()
+        except TxnError as error:
+            (self.close if isinstance(error, Timeout) else self._detach)()  # ▲ the broker may open it yet
             raise
         if self._link is not link:
             raise ConnectionLost("the producer was closed by the broker as soon as it had been opened")

@@ -430,4 +430,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NOT_JUDGED,
     ),
+    Mutant(
+        name="closed-before-open-stays",
+        rule="a producer that was closed before it was open is not kept",
+        section="§7",
+        file="segments/broker/broker_service.py",
+        old="            opening.closed = True",
+        new="            opening.closed = False",
+        tests=(
+            "tests/segments/owner/test_openings_given_up.py::"
+            "test_a_producer_that_is_closed_before_it_is_open_is_not_kept",
+        ),
+        why_tests=NOT_JUDGED,
+    ),
+    Mutant(
+        name="late-opening-stays",
+        rule="a producer that is not open in time is closed",
+        section="§7",
+        file="txnclient/producing/channel.py",
+        old="            (self.close if isinstance(error, Timeout) else self._detach)()",
+        new="            self._detach()",
+        tests=(f"{TIME_UP}test_what_was_not_opened_in_time_is_closed",),
+        why_tests=NOT_JUDGED,
+    ),
 )

@@ -9,6 +9,7 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import TOPIC, connected
+from tests.waiting import until
 from txnwire.protocol import MIB
 
 
@@ -48,3 +49,16 @@ async def test_what_waits_behind_a_full_window_until_its_time_is_up_is_not_sent_
         server.finish_sends()
         await producer.send(b"later", key="k")
         assert server.seen["send"] == before + 1 < 1 + 12
+
+
+@virtual_time
+async def test_what_was_not_opened_in_time_is_closed() -> None:
+    """▲ Its broker may open it yet: its topic would count as in use for as long as this client lives."""
+    async with connected(timeout=3.0) as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.ignore["open_producer"] = 1
+        async with client.producer(TOPIC) as producer:
+            with pytest.raises(txnclient.Timeout):
+                await producer.send(b"1", key="k")
+        (opened,) = [one.open_producer.producer_id for one in server.commands if one.HasField("open_producer")]
+        await until(lambda: server.closed_producers == [opened])
