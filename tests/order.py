@@ -18,8 +18,10 @@ TESTS = Path(__file__).parent
 SPARK = "spark"
 LONG = (
     "process",
+    "simulation/running",
     "charts",
     "txnctl/demo",
+    "txnctl/backup",
     "txnctl/process",
     "examples",
     "simulation/test_seeds.py",
