@@ -14,6 +14,7 @@ from simulation.mutants.clients import (
     flags,
     hanging_workers,
     reads,
+    seldom_met,
     sends,
     standing,
     unnoticed_by_clients,
@@ -21,6 +22,7 @@ from simulation.mutants.clients import (
 )
 from simulation.mutants.mutant import Mutant
 from simulation.mutants.operators import (
+    backups,
     commands,
     edges,
     judges,
@@ -109,4 +111,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *repairs.MUTANTS,
     *server_processes.MUTANTS,
     *judges.MUTANTS,
+    *seldom_met.MUTANTS,
+    *backups.MUTANTS,
 )
