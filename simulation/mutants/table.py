@@ -14,6 +14,7 @@ from simulation.mutants.clients import (
     flags,
     hanging_workers,
     reads,
+    seldom_met,
     sends,
     standing,
     told_ends,
@@ -24,6 +25,7 @@ from simulation.mutants.mutant import Mutant
 from simulation.mutants.operators import (
     backups,
     commands,
+    copies,
     edges,
     judges,
     repairs,
@@ -111,6 +113,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *standing.MUTANTS,
     *repairs.MUTANTS,
     *backups.MUTANTS,
+    *copies.MUTANTS,
     *server_processes.MUTANTS,
     *judges.MUTANTS,
+    *seldom_met.MUTANTS,
 )

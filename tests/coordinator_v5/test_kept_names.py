@@ -155,6 +155,20 @@ async def test_many_names_go_over_several_requests(monkeypatch: pytest.MonkeyPat
 
 
 @virtual_time
+async def test_over_several_requests_each_name_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_names, "READ_AT_ONCE", 1)
+    process = await Process(fresh_etcd(), "one", QUICK).start()
+    process.etcd.pages_divided_by = kept_names.PAGE
+    for number in range(4):
+        await begin(process, f"open/{number}")
+    done = [await kept_names.delete_names(process.store, "")]
+    while done[-1].after is not None and len(done) < 20:
+        done.append(await kept_names.delete_names(process.store, "", after=done[-1].after))
+    assert sum(one.open for one in done) == 4
+    await process.close()
+
+
+@virtual_time
 async def test_a_listing_tells_how_each_ended_and_is_not_spoilt_by_one_record() -> None:
     process = await Process(fresh_etcd(), "one", QUICK).start()
     await ended(process, "orders/1", Keep(120_000))

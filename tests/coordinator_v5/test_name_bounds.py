@@ -90,6 +90,20 @@ async def test_the_bound_goes_by_the_count_of_all_coordinators_names() -> None:
 
 
 @virtual_time
+async def test_a_count_that_is_read_twice_forgets_no_begin_between() -> None:
+    """The sweeper counts every ten minutes, and its count is read much more often."""
+    etcd = fresh_etcd()
+    await count(etcd)
+    process = await Process(etcd, "one", THREE).start()
+    await begin(process, "a/1", "a/2")
+    await asyncio.sleep(THREE.count_names_s)
+    await begin(process, "a/3")
+    await asyncio.sleep(THREE.count_names_s)
+    await refused(process, "a/4")
+    await process.close()
+
+
+@virtual_time
 async def test_a_later_count_makes_room_and_counts_anew() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one", THREE).start()

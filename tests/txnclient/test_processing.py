@@ -174,6 +174,40 @@ async def test_what_a_queue_s_handler_refuses_counts_among_the_messages_asked_fo
     assert (len(handled), done.messages, done.nacked) == (2, 0, 2)
 
 
+async def test_a_queue_s_batch_whose_handler_met_a_passing_error_is_handled_again(client: txnclient.Client) -> None:
+    """It was never acked, so no abort brings it back: the loop gives it back itself."""
+    await prepared(client, 3, segments=1)
+    failing = [True]
+
+    def handler(message: txnclient.Message) -> None:
+        if failing:
+            failing.clear()
+            raise txnclient.Overloaded("a broker is busy")
+
+    async with await client.consumer(SOURCE, "job", type="queue", redelivery_delay=60.0) as consumer:
+        async with asyncio.timeout(20):
+            done = await txnclient.process(consumer, handler, max_messages=3)
+    assert (done.messages, done.nacked, done.again) == (3, 0, 1)
+
+
+async def test_a_queue_s_loop_that_only_gives_messages_back_makes_progress_too(client: txnclient.Client) -> None:
+    """A passing error behind them is not the end of its patience."""
+    await prepared(client, 2, segments=1)
+    patience_s, seen = 1.0, list[bytes]()
+
+    async def handler(message: txnclient.Message) -> None:
+        seen.append(message.value)
+        if len(seen) == 1:
+            await asyncio.sleep(1.2 * patience_s)
+            raise ZeroDivisionError
+        if len(seen) == 2:
+            raise txnclient.Overloaded("a broker is busy")
+
+    async with await client.consumer(SOURCE, "job", type="queue", redelivery_delay=60.0) as consumer:
+        done = await txnclient.process(consumer, handler, batch_messages=1, max_messages=2, patience=patience_s)
+    assert (done.messages, done.nacked, done.again) == (1, 1, 1)
+
+
 async def test_batches_are_sent_by_their_handler_and_acked_for_it(client: txnclient.Client) -> None:
     await prepared(client, 50)
     async with await client.consumer(SOURCE, "job") as consumer, await client.producer(TARGET) as producer:

@@ -23,3 +23,11 @@ def test_past_the_bound_the_oldest_is_forgotten_and_no_longer_claimed() -> None:
     assert len(noted) == 2
     assert noted.known_above == 5
     assert [txn_id for _, txn_id, _ in noted.copy()] == [TWO, THREE]
+
+
+def test_past_the_bound_nothing_is_claimed_that_was_forgotten_out_of_order() -> None:
+    """▲ A cut would take the forgotten transaction for one without a decision, and show it by half."""
+    noted = NotedDecisions(0, most=1)
+    for revision, txn_id in ((7, TWO), (5, ONE), (9, THREE)):
+        noted.note(revision, txn_id, Position(1, revision))
+    assert noted.known_above == 7

@@ -38,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "taking",
         "source.mtime_ns if settled else 0",
         "source.mtime_ns",
-        f"{FOLDER}a_change_that_left_size_and_time_as_they_were_is_copied",
+        f"{CHANGING}a_ledger_that_has_just_changed_is_copied_again_whatever_its_time_says",
     ),
     _mutant(
         "backup-leaves-a-gap",
@@ -150,7 +150,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "folder",
         "                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "                pass\n",
-        f"{FOLDER}two_backups_never_work_in_one_folder",
+        f"{FOLDER}a_second_process_is_refused_at_once",
     ),
     _mutant(
         "content-replaced",

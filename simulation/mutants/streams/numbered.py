@@ -157,4 +157,82 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{CLIENT}test_a_numbered_producer_ends_with_its_first_failure",),
         why_tests=WHY,
     ),
+    Mutant(
+        name="remembered-pushed-out-by-those-ahead",
+        rule="ids stored ahead of one that is not push none out of those that are known to be stored",
+        section="§7",
+        file="txnclient/producing/source_ids.py",
+        old="MOST_REMEMBERED + len(self._given)",
+        new="MOST_REMEMBERED",
+        tests=(
+            "tests/txnclient/producing/test_source_ids.py::"
+            "test_the_last_stored_ids_are_known_though_many_are_stored_ahead_of_one_that_is_not",
+        ),
+        why_tests=WHY,
+    ),
+    Mutant(
+        name="repeats-that-gave-up-are-kept",
+        rule="repeated sends that gave up are not kept while the first one is under way",
+        section="§7",
+        file="txnclient/producing/numbered.py",
+        old="others = [one for one in self._waiting.get(sequence_id, ()) if not one.done()]",
+        new="others = list(self._waiting.get(sequence_id, ()))",
+        tests=(
+            "tests/txnclient/producing/test_numbered.py::"
+            "test_repeated_sends_that_gave_up_are_not_kept_while_the_first_one_is_under_way",
+        ),
+        why_tests=WHY,
+    ),
+    Mutant(
+        name="last-answer-counts-for-all",
+        rule="a name that any segment refuses is not taken",
+        section="§7",
+        file="txnclient/producing/numbered.py",
+        old="refused or not answer.taken",
+        new="not answer.taken",
+        tests=(
+            "tests/txnclient/producing/test_numbered.py::"
+            "test_a_name_that_one_segment_refuses_is_taken_everywhere_again",
+        ),
+        why_tests=WHY,
+    ),
+    Mutant(
+        name="silent-ancestor-counts-as-asked",
+        rule="an ancestor that did not answer is asked again before a new segment is written to",
+        section="§7",
+        file="txnclient/producing/numbered.py",
+        old=(
+            "            for ancestor in _ancestors(self._layout(), segment):\n"
+            "                await self._expect_taken(ancestor.path, deadline)\n"
+            "            self._ancestors_asked.add(segment.path)\n"
+        ),
+        new=(
+            "            self._ancestors_asked.add(segment.path)\n"
+            "            for ancestor in _ancestors(self._layout(), segment):\n"
+            "                await self._expect_taken(ancestor.path, deadline)\n"
+        ),
+        tests=(
+            "tests/txnclient/producing/test_numbered.py::"
+            "test_an_ancestor_that_did_not_answer_is_asked_again_before_a_new_segment_is_written_to",
+        ),
+        why_tests=WHY,
+    ),
+    Mutant(
+        name="fenced-while-its-fence-was-written",
+        rule="a life that was fenced while its fence was written is told so",
+        section="§7",
+        file="segments/owner/names.py",
+        old=(
+            "    segment.check()\n"
+            "    if names.is_fenced(name, epoch, incarnation):\n"
+            "        return TakenName(False, names.epoch_of(name))\n"
+            "    return"
+        ),
+        new=("    segment.check()\n    return"),
+        tests=(
+            "tests/segments/owner/test_names.py::"
+            "test_of_two_lives_that_take_a_name_at_once_the_earlier_one_is_told_of_the_later",
+        ),
+        why_tests=WHY,
+    ),
 )

@@ -9,6 +9,7 @@ from typing import Final
 from simulation.mutants.mutant import Mutant
 
 WHY: Final = "a run would have to come to a second page, and be disturbed just there"
+ALONE = "no seed was looked for: its test dies of this line alone"
 
 MUTANTS = (
     Mutant(
@@ -284,5 +285,26 @@ MUTANTS = (
             "tests/coordinator_v5/test_collection.py::test_what_was_set_aside_goes_back_in_line_in_turns_and_not_to_an_id_that_is_lost_meanwhile",
         ),
         why_tests=WHY,
+    ),
+    Mutant(
+        name="one-page-is-erased",
+        rule="an erased segment leaves no record behind, however many there are (S8)",
+        section="§5",
+        file="segments/log/erasing.py",
+        old=(
+            "        remains = read(list(found.records))\n"
+            "        if not remains:\n"
+            "            return\n"
+            "        for commit in plan_erase(segment, epoch, remains):\n"
+            "            await _commit(store, commit)\n"
+        ),
+        new=(
+            "        remains = read(list(found.records))\n"
+            "        for commit in plan_erase(segment, epoch, remains):\n"
+            "            await _commit(store, commit)\n"
+            "        return\n"
+        ),
+        tests=("tests/segments/log/test_erasing.py::test_s8_what_does_not_fit_into_one_page_goes_as_well",),
+        why_tests=ALONE,
     ),
 )

@@ -10,6 +10,7 @@ SESSIONS = "tests/coordinator_v5/test_sessions.py::"
 TAKE_OVER = "tests/coordinator_v5/test_takeover.py::"
 COLLECTION = "tests/coordinator_v5/test_collection.py::"
 NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
+ALONE = "no seed was looked for: its test dies of this line alone"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -84,5 +85,63 @@ MUTANTS: tuple[Mutant, ...] = (
         new='                log.error("unreadable header left alone", error=str(error))\n                return\n',
         tests=(COLLECTION + "test_a_header_that_cannot_be_read_hides_no_decision_of_another_coordinator_behind_it",),
         why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="hand-over-waits-for-nothing",
+        rule="a hand-over goes on as soon as etcd takes commits again",
+        section="§6",
+        file="watchers/clean_up.py",
+        old=("        self._wake_drains(registered)\n        self.wake(registered.target)"),
+        new="        self.wake(registered.target)",
+        tests=(
+            "tests/watchers/test_hand_over.py::"
+            "test_a_hand_over_while_the_store_is_away_writes_all_as_soon_as_it_is_back",
+        ),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="noted-bound-falls",
+        rule="a cut is refused if any decision after its revision was forgotten, in whatever order they were noted",
+        section="§10",
+        file="watchers/noted_decisions.py",
+        old="self.known_above = max(self.known_above, forgotten)",
+        new="self.known_above = forgotten",
+        tests=(
+            "tests/watchers/test_noted_decisions.py::"
+            "test_past_the_bound_nothing_is_claimed_that_was_forgotten_out_of_order",
+        ),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="names-told-of-twice",
+        rule="a deletion of names over several requests passes each name once",
+        section="§10",
+        file="coordinator_v5/kept_names.py",
+        old='behind = b"" if after is None else keys.txn_name(after) + b"\\0"',
+        new='behind = b"" if after is None else keys.txn_name(after)',
+        tests=("tests/coordinator_v5/test_kept_names.py::test_over_several_requests_each_name_is_told_of_once",),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="same-count-forgets-begins",
+        rule="names begun since the last count are counted until there is another count",
+        section="§10",
+        file="coordinator_v5/name_bounds.py",
+        old="if counted is not None and (self._counted is None or counted.counted_ms != self._counted.counted_ms):",
+        new="if counted is not None:",
+        tests=("tests/coordinator_v5/test_name_bounds.py::test_a_count_that_is_read_twice_forgets_no_begin_between",),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="compacted-while-listing-ends-a-watch",
+        rule="a watch goes on although the range is compacted again while it is listed (E1)",
+        section="§4",
+        file="txnstore/access/following.py",
+        old="except (StoreUnavailable, Compacted):",
+        new="except StoreUnavailable:",
+        tests=(
+            "tests/txnstore/access/test_following.py::test_e1_a_listing_that_fails_behind_a_compaction_is_made_again",
+        ),
+        why_tests=ALONE,
     ),
 )

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from segments.layout.topology import create_record
 from segments.ledger.file_ledger import FileLedgerStore
+from segments.log import erasing
 from segments.log.erasing import anything_left, erase_segment, erase_subscription, find_topic
 from segments.log.ledgers import SegmentLog
 from segments.log.settings import BrokerSettings
@@ -126,6 +127,19 @@ async def test_s8_a_successor_erases_what_one_that_stopped_behind_any_step_has_l
             break
         stops += 1
     assert stops >= 7
+
+
+async def test_s8_what_does_not_fit_into_one_page_goes_as_well(
+    memory_store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would look at the rest again: its segment is forgotten."""
+    monkeypatch.setattr(erasing, "KEYS_AT_ONCE", 2)
+    ledgers = FileLedgerStore(tmp_path)
+    await furnish(memory_store, ledgers, txns=5)
+    epoch = await own(memory_store)
+    await erase_segment(memory_store, ledgers, SEGMENT, epoch)
+    assert await names(memory_store) == []
+    await ledgers.close()
 
 
 async def test_a_creator_that_comes_late_finds_the_fence_of_an_erased_segment(

@@ -252,3 +252,15 @@ async def test_a_name_that_sent_nothing_keeps_no_sealed_segment(memory_cluster: 
     await until(lambda: node.broker.segments[parent].ledgers.ended)
     await take(client, parent, 1)
     assert len(node.broker.segments[parent].producers.names) == 0
+
+
+async def test_of_two_lives_that_take_a_name_at_once_the_earlier_one_is_told_of_the_later(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ Its fence stands in no snapshot any more, and it was told ids to which the later one adds others."""
+    [segment] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    client, other = await memory_cluster.connect(node), await memory_cluster.connect(node)
+    await node.broker.segment(segment)
+    earlier, later = await asyncio.gather(take(client, segment, 1), take(other, segment, 2, incarnation=2))
+    assert (earlier.taken, earlier.name_epoch, later.taken) == (False, 2, True)

@@ -19,7 +19,7 @@ from txnstore import keys, records
 from txnstore.records import LedgerRecord, SubscriptionRecord
 from txnstore.store import Commit, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import SubscriptionNotFound
+from txnwire.errors import NotOwner, SubscriptionNotFound
 
 NONE = (0, None)
 
@@ -212,6 +212,17 @@ async def test_an_owner_tells_it_to_whoever_asks(memory_cluster: Cluster) -> Non
     told = {"segment": segment, "lags": {"sub": {"messages": 2, "oldest_ms": 5}}}
     assert await node.service.admin["subscription.lag"](asked) == told
     assert await node.service.admin["subscription.lag"]({"segment": segment}) == told
+
+
+async def test_an_owner_that_has_lost_the_segment_tells_nothing(memory_cluster: Cluster) -> None:
+    """▲ Its successor may have taken in more: the lag would be too small, and look exact."""
+    segment, node, client = await one_segment(memory_cluster)
+    await memory_cluster.create_subscription()
+    await (await client.producer(segment)).send(*many(3))
+    served, budget = node.broker.serving(segment), node.broker.lag_budget()
+    served.lost(NotOwner("taken away"))
+    with pytest.raises(NotOwner):
+        await served.subscriptions.lags.told("sub", budget)
 
 
 async def test_what_the_metrics_show_was_counted_before(memory_cluster: Cluster) -> None:

@@ -310,6 +310,26 @@ async def test_a_queue_consumer_gets_nothing_before_its_revision_is_followed(mem
     await behind.wait(*"abc")
 
 
+async def test_messages_of_a_consumer_that_the_broker_gives_up_do_not_count_as_delivered_in_vain(
+    memory_cluster: Cluster,
+) -> None:
+    """The broker waits in vain for a revision, so nothing tells against the messages: they are no poison."""
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, follow_wait_s=0.3)
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    ahead = await cluster.queue(client, segment, consumer="ahead", permits=10)
+    await producer.send("a")
+    await ahead.wait("a")
+    ahead.flow(10, 10**9)
+    await producer.send("b")
+    await until(lambda: isinstance(ahead.closed, Timeout))
+    other = await cluster.queue(client, segment, consumer="other", permits=10)
+    await other.wait("a", "b")
+    assert counts(other) == {"a": 0, "b": 0}
+
+
 class SlowSink:
     """Implements `dispatch.Sink`: a connection that takes in nothing until it is told to."""
 

@@ -46,6 +46,20 @@ async def test_a_registration_follows_the_controller_and_its_connection() -> Non
 
 
 @virtual_time
+async def test_registrations_that_come_and_go_leave_nothing_behind() -> None:
+    """A client may open a producer for each message."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        listeners = []
+        for _ in range(5):
+            async with client.producer(TOPIC):
+                await until(lambda: server.registered)
+            await until(lambda: not server.registered)
+            listeners.append(len(client._directory._listeners))
+        assert listeners[1:] == listeners[:1] * 4
+
+
+@virtual_time
 async def test_a_producer_opens_and_sends_while_nobody_leads() -> None:
     async with connected() as (cluster, client):
         server = cluster.servers["broker:1"]

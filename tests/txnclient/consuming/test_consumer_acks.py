@@ -15,6 +15,7 @@ from tests.txnclient.scripted_server import connected
 from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.transactions.transaction import impl_of, transaction_impl
+from txnwire.errors import Overloaded
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -42,6 +43,25 @@ async def test_acks_of_different_transactions_leave_apart_and_name_them() -> Non
         await asyncio.gather(consumer.ack(first), consumer.ack([second], txn=txn))
         assert sorted(ack.txnid_least_bits for ack in acks(server)) == [0, txn.id.least_bits]
         await txn.commit()
+
+
+@virtual_time
+async def test_an_abort_that_withdraws_the_last_acks_lets_a_segment_be_left_at_once() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive()
+        server.refuse["ack"] = [Overloaded("later")]
+        txn = await client.begin()
+        (acking,) = consumer_impl(consumer).ack_nowait(message, txn=transaction_impl(txn))
+        await until(lambda: not server.refuse["ack"])
+        left: list[bool] = []
+        consumer_impl(consumer)._feeds[LEFT].acks.when_answered(lambda: left.append(True))
+        assert not left
+        await txn.abort()
+        assert left
+        with pytest.raises(txnclient.InvalidTxnState):
+            await acking
 
 
 @virtual_time

@@ -17,6 +17,8 @@ from tests.processes import read_all
 from tests.txnclient.queueing import TOPIC, force_abort, prepared, received
 from tests.waiting import until
 from txnclient.connection.deadlines import Deadline
+from txnclient.connection.opening import Opening
+from txnclient.connection.topic_layout import TopicLayout
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.dead_letters import (
     ORIGIN_MESSAGE_ID,
@@ -141,6 +143,24 @@ class CountingHolder:
         self.free += count
 
 
+class NoTransactions:
+    """The client's calls while no coordinator takes in a transaction."""
+
+    transaction_key = None
+
+    def __init__(self, client: txnclient.Client) -> None:
+        self._services = client._moving()
+
+    async def create_topic(self, topic: str, *, segments: int = 1) -> TopicLayout:
+        return await self._services.create_topic(topic, segments=segments)
+
+    def producer(self, topic: str) -> Opening[txnclient.Producer[bytes]]:
+        return self._services.producer(topic)
+
+    async def begin(self, *, timeout: float = 60.0) -> txnclient.Transaction:
+        raise txnclient.Overloaded("too many transactions")
+
+
 async def test_all_permits_of_a_dead_batch_come_back(client: txnclient.Client) -> None:
     """▲ Or some such batches would leave a worker with none, and it would receive nothing more."""
     await client.create_topic(TOPIC, segments=1)
@@ -159,6 +179,26 @@ async def test_all_permits_of_a_dead_batch_come_back(client: txnclient.Client) -
         letters.put(holder, messages)
         await until(lambda: holder.free)
         assert (holder.free, letters.moved) == (8, 8)
+
+
+async def test_all_permits_of_a_batch_that_could_not_be_moved_come_back(client: txnclient.Client) -> None:
+    """▲ As above: the broker gives what was nacked to whoever has permits."""
+    await client.create_topic(TOPIC, segments=1)
+    async with (
+        await client.producer(TOPIC) as producer,
+        await client.consumer(TOPIC, "workers", type="queue") as consumer,
+    ):
+        await producer.send_many([("k", b"dead")] * 8)
+        messages = await received(consumer, 8)
+        failures: list[Exception] = []
+        policy = DeadLetterPolicy.of(NoTransactions(client), 0, None)
+        assert policy is not None
+        letters = DeadLetters(client._session, policy, "workers", redelivery_delay_s=0.0, on_failed=failures.append)
+        holder = CountingHolder(consumer)
+        letters.put(holder, messages)
+        await until(lambda: holder.free)
+        assert (holder.free, letters.moved, failures) == (8, 0, [])
+        await letters.close()
 
 
 async def test_a7_a_large_value_is_given_back_and_moved_as_one(client: txnclient.Client) -> None:

@@ -121,6 +121,17 @@ def test_an_application_that_asks_now_and_then_gets_a_message_in_the_end() -> No
     assert pace.period_s == PERIOD_S, "it asks often again"
 
 
+def test_an_application_that_got_what_it_asked_for_has_not_asked_in_vain() -> None:
+    """When it hangs later, what waits for it is given back as soon as that of any other."""
+    pace = QueuePace()
+    pace.told(1)
+    pace.resumed()
+    pace.taken(1)
+    pace.begin_period(1, 1)
+    assert pace.look(1) is Wait.UNASKED
+    assert pace.period_s == PERIOD_S
+
+
 def test_when_jobs_become_long_the_window_falls_to_what_is_worked_off() -> None:
     inbox = shared()
     inbox.asked_for(80)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 
@@ -53,6 +54,31 @@ async def test_v8_what_is_committed_flows_round_an_open_transaction(client: txnc
         await txn.commit()
         assert (await queue.receive(timeout=10)).value == b"held"
         assert [message.value for message in await received(stream, 2)] == [b"held", b"plain"]
+
+
+class Full:
+    """The link of a feed that takes in no acks for now."""
+
+    closed = False
+
+    def call_nowait(self, command: object, *, timeout_s: float) -> object:
+        raise txnclient.Overloaded("too much is under way on this connection")
+
+
+async def test_an_ack_in_a_transaction_that_never_left_gives_its_message_back(cluster: InProcessCluster) -> None:
+    """▲ The broker has not heard of it, so the abort brings nothing back: the message would stay with this consumer."""
+    async with cluster.connect(timeout=2.0) as client:
+        await prepared(client, 1, segments=1)
+        async with client.consumer(TOPIC, "workers", type="queue") as consumer:
+            message = await consumer.receive(timeout=20)
+            (feed,) = consumer_impl(consumer)._feeds.values()
+            link, feed.acks._link = feed.acks._link, cast(Any, Full())
+            txn = await client.begin()
+            with pytest.raises(txnclient.Timeout):
+                await consumer.ack(message, txn=txn)
+            feed.acks._link = link
+            await txn.abort()
+            assert (await consumer.receive(timeout=20)).value == message.value
 
 
 async def test_a_nacked_message_comes_again_after_its_delay_and_counts(client: txnclient.Client) -> None:

@@ -9,6 +9,7 @@ import pytest
 import txnclient
 from tests.waiting import until
 from txnclient.consuming import topic_pattern
+from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.topic_pattern import TopicPattern
 
 NAMES = "topic://public/default/orders-"
@@ -127,6 +128,39 @@ async def test_a_subscription_that_is_deleted_alone_fails_the_consumer(client: t
         await client.delete_subscription(NAMES + "a", "s", force=True)
         with pytest.raises(txnclient.SubscriptionNotFound):
             await consumer.receive(timeout=20)
+
+
+async def test_all_that_match_are_joined_however_many(
+    client: txnclient.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the opening, which would raise what keeps one from being joined."""
+    monkeypatch.setattr(topic_pattern, "JOINED_AT_ONCE", 2)
+    names = [NAMES + one for one in "abcde"]
+    for name in names:
+        await client.create_topic(name)
+    async with client.consumer(topics_pattern=PATTERN, subscription="s") as consumer:
+        assert sorted(consumer.topics) == names
+
+
+async def test_a_topic_that_cannot_be_joined_fails_the_opening(client: txnclient.Client) -> None:
+    """Its messages would be missing, and nobody would know."""
+    for name in "ab":
+        await client.create_topic(NAMES + name)
+    async with client.consumer(NAMES + "b", "jobs", type="queue"):
+        pass
+    with pytest.raises(txnclient.InvalidArgument, match="queue"):
+        await client.consumer(topics_pattern=PATTERN, subscription="jobs")
+
+
+async def test_a_topic_that_is_gone_is_not_remembered(client: txnclient.Client) -> None:
+    """Where topics come and go for years, their consumer would grow."""
+    await client.create_topic(NAMES + "a")
+    async with client.consumer(topics_pattern=PATTERN, subscription="s") as consumer:
+        followed = consumer_impl(consumer)._followed
+        assert followed is not None
+        await client.delete_topic(NAMES + "a", force=True)
+        await until(lambda: not consumer.topics, within_s=20)
+        await until(lambda: not followed._gone, within_s=20)
 
 
 async def test_topics_or_a_pattern(client: txnclient.Client) -> None:

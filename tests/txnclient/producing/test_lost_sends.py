@@ -13,6 +13,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.producing.small_buffers import SMALL, go_on
 from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected
 from tests.waiting import until
+from txnclient.producing import untold
 from txnclient.producing.producer import producer_impl
 from txnclient.producing.untold import MOST_KEPT
 from txnwire.errors import StoreFull
@@ -280,3 +281,17 @@ async def test_what_is_withdrawn_is_not_taken_for_stored() -> None:
         await until(lambda: producer_impl(producer)._next_sequence_id == 2)
         await txn.abort()
         assert producer.last_sequence_id == 0
+
+
+async def test_c4_however_many_failures_the_sender_was_told_of_a_flush_raises_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(untold, "MOST_KEPT", 3)
+    failures = untold.Untold()
+    for number in range(5):
+        lost: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        lost.set_exception(StoreFull(f"full {number}"))
+        failures.failed(lost, StoreFull(f"full {number}"), None)
+        with pytest.raises(StoreFull):
+            await lost
+    assert failures.tell(of_transactions=True) is None

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
 import txnclient
+from segments.log.dedup import Dedup
 from tests.cluster import InProcessCluster
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.producing.test_moving_with_cluster import active, change_at_random
-from tests.txnclient.scripted_server import TOPIC, connected
+from tests.txnclient.scripted_server import TOPIC, Cluster, connected
 from tests.txnclient.test_with_cluster import new_topic, read_all
 from tests.waiting import until
 from txnclient.producing import source_ids
@@ -364,6 +366,55 @@ async def test_a_life_that_slept_asks_every_segment_before_it_goes_on() -> None:
             await former.send(b"late", key=key, sequence_id=1)
         await later.send(b"1", key=key, sequence_id=1)
         assert [len(entries) for entries in cluster.stored.values()] == [1, 0]
+
+
+@virtual_time
+async def test_a_name_that_one_segment_refuses_is_taken_everywhere_again() -> None:
+    """(i) Whatever the segments behind it have answered: a life that has a segment to itself stores an id again."""
+    async with connected() as (cluster, client):
+        later = cluster.clock.wall_ms() + 3_600_000
+        first = cluster.servers["broker:1"].dedups[cluster.topology.paths[0]].numbered
+        assert first.take(NAME, later, 1, 0.0)
+        async with numbered(client, TOPIC) as producer:
+            await send(producer, range(20))
+        assert {first.epoch_of(NAME), *(dedup.numbered.epoch_of(NAME) for dedup in _dedups(cluster))} == {later + 1}
+
+
+def _dedups(cluster: Cluster) -> list[Dedup[Any]]:
+    return list(cluster.servers["broker:1"].dedups.values())
+
+
+@virtual_time
+async def test_an_ancestor_that_did_not_answer_is_asked_again_before_a_new_segment_is_written_to() -> None:
+    """(d) It alone knows that the life was fenced."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        former = await numbered(client, TOPIC)
+        cluster.seal(0, told=False)
+        cluster.split(0)
+        parent = server.dedups[cluster.topology.paths[0]].numbered
+        assert parent.take(NAME, cluster.clock.wall_ms() + 1000, 1, 0.0)
+        server.refuse["take_name"] = [txnclient.NotOwner("the segment is being handed over")]
+        key = next(f"k{number}" for number in range(100) if hash_key(b"k%d" % number) < HASH_SPACE // 2)
+        with pytest.raises(txnclient.ProducerFenced):
+            await former.send(b"late", key=key, sequence_id=1)
+        assert not any(cluster.stored.values())
+
+
+@virtual_time
+async def test_repeated_sends_that_gave_up_are_not_kept_while_the_first_one_is_under_way() -> None:
+    async with connected(timeout=0.5) as (cluster, client):
+        producer = await numbered(client, TOPIC)
+        cluster.servers["broker:1"].hold["send"] = held = asyncio.Event()
+        first = producer.send_nowait(b"0", key="k", sequence_id=0)
+        for _ in range(20):
+            with pytest.raises(txnclient.Timeout):
+                await producer.send(b"0", key="k", sequence_id=0)
+        life = producer_impl(producer).life
+        assert life is not None
+        assert len(life._waiting[0]) <= 1
+        held.set()
+        await first
 
 
 async def test_of_openings_at_one_moment_one_sends_in_the_end(client: txnclient.Client) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txnclient.producing import source_ids
 from txnclient.producing.source_ids import MOST_AHEAD, MOST_REMEMBERED, SourceIds, Standing
 from txnwire.errors import InvalidArgument
 
@@ -137,3 +138,18 @@ def test_at_random_no_given_id_counts_as_stored_before_it_is(data: st.DataObject
             assert ids.last_sequence_id < left[0]
         else:
             assert ids.last_sequence_id == (given_ids[-1] if given_ids else -1)
+
+
+def test_the_last_stored_ids_are_known_though_many_are_stored_ahead_of_one_that_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those ahead do not push out the ones before it: a caller that sends one of these again is told that it is
+    stored."""
+    monkeypatch.setattr(source_ids, "MOST_REMEMBERED", 5)
+    ids = SourceIds(-1)
+    ids.learn(0, [])
+    sent(ids, *range(5))
+    ids.stored(range(5))
+    sent(ids, *range(5, 12))
+    ids.stored(range(6, 12))
+    assert [ids.standing(n) for n in range(5)] == [Standing.STORED] * 5

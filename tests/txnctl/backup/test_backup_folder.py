@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ import pytest
 
 from segments.ledger import ledger_files
 from segments.ledger.ledger_files import FOLDER_MARK, FolderGone
+from txnctl.backup import folder as folders
 from txnctl.backup.folder import BackupFolder
 from txnctl.backup.ledger_sources import ledgers_of
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
@@ -111,11 +113,28 @@ def test_a_folder_is_one_cluster_s_also_after_a_repair_has_renamed_it(folder: Ba
     assert folder.owner().store == "b" * 16
 
 
-def test_two_backups_never_work_in_one_folder(folder: BackupFolder) -> None:
-    with folder.locked(), pytest.raises(NotAllowed, match="under way"), BackupFolder(folder.path).locked():
-        pass
-    with BackupFolder(folder.path).locked():
-        pass
+def test_a_new_backup_comes_behind_all_others_also_once_old_ones_are_dropped(folder: BackupFolder) -> None:
+    """▲ By their names the newest is restored, and the oldest are dropped."""
+    first, *kept = [folder.begin("20261122T100000Z") for _ in range(3)]
+    folder.discard(first)
+    assert folder.begin("20261122T100000Z") > max(kept)
+
+
+def test_a_second_process_is_refused_at_once(folder: BackupFolder) -> None:
+    outcomes: list[object] = []
+
+    def enter() -> None:
+        try:
+            with BackupFolder(folder.path).locked():
+                outcomes.append("entered")
+        except NotAllowed as error:
+            outcomes.append(error)
+
+    with folder.locked():
+        second = threading.Thread(target=enter, daemon=True)
+        second.start()
+        second.join(20)
+        assert [type(one) for one in outcomes] == [NotAllowed]
 
 
 def test_a_new_content_does_not_replace_what_an_earlier_backup_relies_on(folder: BackupFolder, tmp_path: Path) -> None:
@@ -126,6 +145,24 @@ def test_a_new_content_does_not_replace_what_an_earlier_backup_relies_on(folder:
     later = copied(folder, source)
     folder.verify(earlier)
     folder.verify(later)
+
+
+def test_all_copies_have_durable_names_before_the_manifest_has_one(
+    folder: BackupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ After a power failure a manifest would name files that are gone."""
+    (tmp_path / "one").write_bytes(b"one")
+    files = [copied(folder, tmp_path / "one", path) for path in ("a/0.ledger", "a/1.ledger", "b/0.ledger")]
+    synced: list[Path] = []
+
+    def replace(path: Path, data: bytes) -> None:
+        assert {folder.objects / "a", folder.objects / "b"} <= set(synced), "not durable yet"
+        path.write_bytes(data)
+
+    monkeypatch.setattr(folders, "sync_directory", synced.append)
+    monkeypatch.setattr(folders, "replace_file", replace)
+    name = finished(folder, *files)
+    assert folder.whole() == [name]
 
 
 def test_what_stands_beside_a_ledger_is_copied_before_it(tmp_path: Path) -> None:
@@ -199,22 +236,3 @@ async def test_etcd_and_ledgers_of_two_clusters_make_no_backup(data_dir: Path, s
     assert isinstance(StoreMark(data_dir).read(), Mark)
     with pytest.raises(StoreUnfit, match="another"):
         await _expect_folder_of(cast(Any, store), data_dir)
-
-
-async def test_a_change_that_left_size_and_time_as_they_were_is_copied(
-    data_dir: Path, folder: BackupFolder, store: MemoryStore
-) -> None:
-    """▲ Clocks of file systems tick: a file that was changed just now may change again at the same time."""
-    path = data_dir / "ledgers/tenant/space/topic/segment/1.ledger"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"one")
-    name = folder.begin("now")
-    first, _ = await taking(store, data_dir, folder)._copy_ledgers(name)
-    before = path.stat()
-    path.write_bytes(b"two")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    again = taking(store, data_dir, folder)
-    again._known = {one.path: one for one in first}
-    second, written = await again._copy_ledgers(name)
-    assert written == second
-    assert second[0].sha256 == hashlib.sha256(b"two").hexdigest()

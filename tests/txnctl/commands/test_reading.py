@@ -7,11 +7,17 @@ import signal
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnctl.command_line import done, start, txnctl
+from txnctl.commands import reading
+from txnwire.ids import Position
+from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
 
 TOPIC = "topic://public/default/orders"
 
@@ -109,6 +115,40 @@ async def test_peek_shows_the_newest_also_behind_new_ledgers(cluster: InProcessC
     table = await done("topics", "peek", TOPIC, "-n", "100", url=cluster.url)
     assert len(table.out.splitlines()) == 1 + 7
     assert (await done("subscriptions", "list", TOPIC, "-o", "json", url=cluster.url)).json == []
+
+
+class MostlyTrimmed:
+    """A client of a topic of which retention has taken all ledgers but the third, which has one message; its own
+    reader."""
+
+    ended = False
+
+    async def snapshot(self, topic: str) -> Snapshot:
+        at = SegmentBounds(Position(3, 0), Position(3, 0))
+        return Snapshot(revision=1, topics={topic: TopicBounds(1, {"public/default/orders/0000-ffff-0": at})})
+
+    async def reader(self, topic: str, *, start: Snapshot | str, end: object, isolation: str) -> MostlyTrimmed:
+        if isinstance(start, Snapshot):
+            (one,) = start.topics[topic].segments.values()
+            if one.end.ledger_id < 3:
+                raise txnclient.DataTrimmed("retention has taken what stands there")
+        return self
+
+    async def __aenter__(self) -> MostlyTrimmed:
+        self.ended = False
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    async def receive_many(self, at_most: int, *, timeout: float) -> list[Any]:
+        self.ended = True
+        return [SimpleNamespace(publish_time_ms=1, position=Position(3, 0))]
+
+
+async def test_peek_shows_what_retention_has_left() -> None:
+    """It looks for more than there is, further back, where nothing stands any more."""
+    newest = await reading._newest(cast(Any, MostlyTrimmed()), TOPIC, 10)
+    assert [one.position for one in newest] == [Position(3, 0)]
 
 
 async def test_a_created_subscription_keeps_what_comes(cluster: InProcessCluster) -> None:

@@ -1,0 +1,200 @@
+"""Mutants of what clients and queues seldom meet: a failure before, or large numbers (DESIGN §7, §11)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+UNTRIED_HERE = "no seed was looked for: its test dies of this line alone"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="former-owner-tells-a-lag",
+        rule="an owner that has lost its segment tells no lag",
+        section="§7",
+        file="segments/subscription/lag.py",
+        old=(
+            "        self._events.check()  # ▲ who has lost the segment meanwhile has counted up to an old end\n"
+            "        return found"
+        ),
+        new="        return found",
+        tests=("tests/segments/subscription/test_lag.py::test_an_owner_that_has_lost_the_segment_tells_nothing",),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="given-up-by-the-broker-counts",
+        rule="messages of a consumer that the broker gives up do not count as delivered in vain",
+        section="§7",
+        file="segments/subscription/queue_subscription.py",
+        old="self.detach(consumer, counted=False)",
+        new="self.detach(consumer)",
+        tests=(
+            "tests/segments/subscription/test_queue_subscription.py::"
+            "test_messages_of_a_consumer_that_the_broker_gives_up_do_not_count_as_delivered_in_vain",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="told-failures-fill-the-list",
+        rule="a flush raises no failure that the sender was told of, however many there were (C4)",
+        section="§11",
+        file="txnclient/producing/untold.py",
+        old=(
+            "        while self._failed and self._told(*self._failed[0]):\n"
+            "            _silence(self._failed.popleft()[0])\n"
+        ),
+        new="",
+        tests=(
+            "tests/txnclient/producing/test_lost_sends.py::"
+            "test_c4_however_many_failures_the_sender_was_told_of_a_flush_raises_none",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="only-the-first-topics-are-joined",
+        rule="a pattern's consumer joins all topics that match as it is opened",
+        section="§11",
+        file="txnclient/consuming/topic_pattern.py",
+        old="for at in range(0, len(topics), JOINED_AT_ONCE):",
+        new="for at in range(0, min(len(topics), JOINED_AT_ONCE), JOINED_AT_ONCE):",
+        tests=("tests/txnclient/consuming/test_topic_pattern.py::test_all_that_match_are_joined_however_many",),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="topic-that-cannot-be-joined-is-left-out",
+        rule="a topic that matches and cannot be joined fails the opening",
+        section="§11",
+        file="txnclient/consuming/topic_pattern.py",
+        old=("not isinstance(result, TopicNotFound):  # deleted since\n                    raise result"),
+        new=("not isinstance(result, TopicNotFound):  # deleted since\n                    _log.debug('%s', result)"),
+        tests=(
+            "tests/txnclient/consuming/test_topic_pattern.py::test_a_topic_that_cannot_be_joined_fails_the_opening",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="deleted-topics-are-remembered",
+        rule="a pattern's consumer forgets topics that are gone",
+        section="§11",
+        file="txnclient/consuming/topic_pattern.py",
+        old="        self._gone = {topic: gone for topic, gone in self._gone.items() if topic in matching}\n",
+        new="",
+        tests=("tests/txnclient/consuming/test_topic_pattern.py::test_a_topic_that_is_gone_is_not_remembered",),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="exempt-for-one-look",
+        rule="a message on its way to the dead letters is not late, however long that takes",
+        section="§11",
+        file="txnclient/consuming/ack_timeouts.py",
+        old=("                    exempt[entry] = self._exempt[entry]\n                    bits &= ~exempt[entry]\n"),
+        new="                    bits &= ~self._exempt[entry]\n",
+        tests=("tests/txnclient/consuming/test_ack_timeouts.py::test_what_goes_to_the_dead_letters_is_not_late",),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="once-in-vain-always-in-vain",
+        rule="an application that got what it asked for has not asked in vain",
+        section="§11",
+        file="txnclient/consuming/pace.py",
+        old=("        self._taken += count\n        self._in_vain = False\n"),
+        new="        self._taken += count\n",
+        tests=(
+            "tests/txnclient/consuming/test_pace.py::"
+            "test_an_application_that_got_what_it_asked_for_has_not_asked_in_vain",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="unsent-ack-left-to-the-abort",
+        rule="a message whose ack in a transaction never left is given back (A4)",
+        section="§11",
+        file="txnclient/consuming/acks.py",
+        old="if txn is None or not batch.sent:  # a",
+        new="if txn is None:  # a",
+        tests=(
+            "tests/txnclient/consuming/test_queue_consumer.py::"
+            "test_an_ack_in_a_transaction_that_never_left_gives_its_message_back",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="withdrawn-acks-keep-a-segment",
+        rule="a segment is left as soon as an abort has withdrawn its last acks",
+        section="§11",
+        file="txnclient/consuming/acks.py",
+        old=("        txn.finished(None)\n        self._check_answered()\n"),
+        new="        txn.finished(None)\n",
+        tests=(
+            "tests/txnclient/consuming/test_consumer_acks.py::"
+            "test_an_abort_that_withdraws_the_last_acks_lets_a_segment_be_left_at_once",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="failed-move-keeps-permits",
+        rule="the permits of dead letters that could not be moved come back",
+        section="§11",
+        file="txnclient/consuming/dead_letters.py",
+        old=(
+            "                    await self._move(holder, messages)\n"
+            "                except TxnError as error:\n"
+            "                    await self._give_back(holder, messages, error)\n"
+            "                self._waiting.popleft()\n"
+            "                holder.settled(len(messages))"
+        ),
+        new=(
+            "                    await self._move(holder, messages)\n"
+            "                    holder.settled(len(messages))\n"
+            "                except TxnError as error:\n"
+            "                    await self._give_back(holder, messages, error)\n"
+            "                self._waiting.popleft()"
+        ),
+        tests=(
+            "tests/txnclient/consuming/test_dead_letters.py::"
+            "test_all_permits_of_a_batch_that_could_not_be_moved_come_back",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="registering-leaves-listeners",
+        rule="a registration that has ended leaves no listener behind",
+        section="§11",
+        file="txnclient/connection/registrations.py",
+        old=("            unlisten()\n            if forget"),
+        new="            if forget",
+        tests=(
+            "tests/txnclient/connection/test_registrations.py::"
+            "test_registrations_that_come_and_go_leave_nothing_behind",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="batch-behind-a-passing-error-is-kept",
+        rule="a queue's messages that were handled in vain before their ack are given back",
+        section="§11",
+        file="txnclient/processing.py",
+        old=(
+            "            if not self._ordered and isinstance(error, Exception) "
+            "and not isinstance(error, HandlerFailed):\n"
+            "                await self._give_back(step.messages)\n"
+        ),
+        new="",
+        tests=(
+            "tests/txnclient/test_processing.py::"
+            "test_a_queue_s_batch_whose_handler_met_a_passing_error_is_handled_again",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="giving-back-is-no-progress",
+        rule="a loop that gives messages back makes progress",
+        section="§11",
+        file="txnclient/processing.py",
+        old=("            self._nacked += len(step.refused)\n            self._progressed()\n"),
+        new="            self._nacked += len(step.refused)\n",
+        tests=(
+            "tests/txnclient/test_processing.py::test_a_queue_s_loop_that_only_gives_messages_back_makes_progress_too",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+)

@@ -1,0 +1,74 @@
+"""Further mutants of backups, and of looking into a topic (DESIGN §11, §12; docs/operations.md)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+UNTRIED_HERE = "the simulation takes no backups and runs no commands"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="damage-told-once",
+        rule="each backup that has a damaged ledger tells of it",
+        section="§12",
+        file="txnctl/backup/taking.py",
+        old="        self._damaged += [told for told in self._told if any(path in told for path in old)]\n",
+        new="",
+        tests=(
+            "tests/txnctl/backup/test_changing_ledgers.py::"
+            "test_damage_is_told_by_every_backup_that_has_the_damaged_ledger",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="copies-not-durable-before-the-manifest",
+        rule="the names of all copies are durable before the manifest has one",
+        section="§12",
+        file="txnctl/backup/folder.py",
+        old=(
+            "        for directory in {path.parent for path in map(self._object, manifest.files)}:\n"
+            "            sync_directory(directory)\n"
+        ),
+        new="",
+        tests=(
+            "tests/txnctl/backup/test_backup_folder.py::test_all_copies_have_durable_names_before_the_manifest_has_one",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="backups-numbered-by-their-count",
+        rule="a new backup comes behind all others by its name, also once old ones are dropped",
+        section="§12",
+        file="txnctl/backup/folder.py",
+        old="max(numbers, default=0) + 1:06d",
+        new="len(numbers) + 1:06d",
+        tests=(
+            "tests/txnctl/backup/test_backup_folder.py::"
+            "test_a_new_backup_comes_behind_all_others_also_once_old_ones_are_dropped",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="second-backup-waits",
+        rule="a second backup into a folder is refused at once",
+        section="§12",
+        file="txnctl/backup/folder.py",
+        old="fcntl.LOCK_EX | fcntl.LOCK_NB",
+        new="fcntl.LOCK_EX",
+        tests=("tests/txnctl/backup/test_backup_folder.py::test_a_second_process_is_refused_at_once",),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="peek-gives-up-where-all-is-trimmed",
+        rule="`topics peek` shows what retention has left",
+        section="§11",
+        file="txnctl/commands/reading.py",
+        old=(
+            "            ledgers = sys.maxsize  # retention has taken what stands there: what is kept is read\n"
+            "            continue"
+        ),
+        new="            return newest",
+        tests=("tests/txnctl/commands/test_reading.py::test_peek_shows_what_retention_has_left",),
+        why_tests=UNTRIED_HERE,
+    ),
+)
