@@ -235,6 +235,15 @@ async def test_a_request_without_reply_times_out_and_no_other_does(server: TestS
         assert (await patient).send_ok.entry_id == 1
 
 
+async def test_requests_behind_one_that_timed_out_time_out_too(server: TestServer, service: TestService) -> None:
+    """Nothing else waits between them."""
+    service.handlers["send"] = lambda _peer, _command: None
+    async with reconnected(server) as caller, asyncio.timeout(20):
+        for _ in range(3):
+            with pytest.raises(Timeout):
+                await caller.call(send(1), timeout_s=0.02)
+
+
 async def test_a_cancelled_call_leaves_the_connection_and_the_others(server: TestServer, service: TestService) -> None:
     held: list[Callable[[], None]] = []
 

@@ -197,4 +197,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=UNTRIED_HERE,
     ),
+    Mutant(
+        name="no-time-out-behind-a-time-out",
+        rule="requests behind one that timed out time out too (C6)",
+        section="§11",
+        file="txnwire/calls.py",
+        old="        self._due = math.inf\n        self._sweep_timer = None\n",
+        new="        self._sweep_timer = None\n",
+        tests=("tests/txnwire/test_calls.py::test_requests_behind_one_that_timed_out_time_out_too",),
+        why_tests=UNTRIED_HERE,
+    ),
 )

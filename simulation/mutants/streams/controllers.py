@@ -163,4 +163,30 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="no judge reads the level of a line in the log",
     ),
+    Mutant(
+        name="sealed-parent-asked-again",
+        rule="a split whose parent is sealed waits for no owner of it (S10)",
+        section="§8",
+        file="segments/controller/layout_changes.py",
+        old="                seals[parent] = revision\n            else:\n                asked[parent] = path\n",
+        new="                seals[parent] = revision\n            asked[parent] = path\n",
+        tests=(
+            "tests/segments/controller/test_layout_steps.py::"
+            "test_s10_a_split_whose_parent_is_sealed_waits_for_no_owner",
+        ),
+        why_tests="not looked for with seeds",
+    ),
+    Mutant(
+        name="marked-subscriptions-not-taken-up",
+        rule="a new controller goes on with deletions of subscriptions, though nobody asks again (P9)",
+        section="§5",
+        file="segments/controller/deletions.py",
+        old="                if _found_marked(record, SubscriptionRecord):\n",
+        new="                if _found_marked(record, SubscriptionRecord) and not page:\n",
+        tests=(
+            "tests/segments/controller/test_deletions.py::"
+            "test_p9_a_marked_subscription_found_at_the_start_of_a_term_is_gone_on_with",
+        ),
+        why_tests="not looked for with seeds",
+    ),
 )

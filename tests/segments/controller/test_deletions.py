@@ -236,6 +236,25 @@ async def test_a_mark_found_at_the_start_of_a_term_is_gone_on_with() -> None:
 
 
 @virtual_time
+async def test_p9_a_marked_subscription_found_at_the_start_of_a_term_is_gone_on_with() -> None:
+    """Nobody could join it any more, and what it keeps could not be trimmed."""
+    etcd = MemoryEtcd(LoopClock())
+    async with running(etcd, "a", "b") as [a, b]:
+        await a.controller.create_topic(TOPIC, 2, "")
+        a.positions.answers = {SEGMENTS[0]: Position(1, 0)}
+        await a.controller.join(joining("w"), Inbox())
+        asked = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
+        await asyncio.sleep(1.0)
+        assert (await subscription_of(a.store)).deleting_ms, "the second segment has no owner at the moment"
+        a.kill()
+        b.positions.answers = dict.fromkeys(SEGMENTS, Position(1, 0))
+        await b.controller.wait_leading(timeout_s=60.0)
+        await asyncio.sleep(5.0)
+        assert names(etcd) == ["/topic/public/nyc/flights"], "nobody has asked again"
+        asked.cancel()
+
+
+@virtual_time
 async def test_an_unreadable_record_keeps_no_controller_from_leading() -> None:
     etcd = MemoryEtcd(LoopClock())
     async with running(etcd, "a", "b") as [a, b]:

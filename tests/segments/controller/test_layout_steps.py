@@ -176,6 +176,18 @@ async def test_s8_the_owner_of_a_pruned_segment_stops_behind_any_step(
     await cluster.close()
 
 
+async def test_s10_a_split_whose_parent_is_sealed_waits_for_no_owner(memory_cluster: Cluster) -> None:
+    """Its owner has died behind the seal: sends of its range would wait for the next one, or the split be given up."""
+    cluster = memory_cluster
+    [parent] = await cluster.create_topic()
+    node = await cluster.start()
+    served = await serving(node, parent)
+    await served.sealing.seal(await begin(cluster, parent))
+    await node.crash()
+    async with controlling(cluster, patience_s=1.0):
+        await eventually_split(cluster, parent)
+
+
 async def test_an_intent_whose_writer_never_learned_of_it_is_taken_up(
     memory_etcd: MemoryEtcd, memory_cluster: Cluster
 ) -> None:
