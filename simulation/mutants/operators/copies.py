@@ -1,4 +1,4 @@
-"""Further mutants of backups, and of looking into a topic (DESIGN §11, §12; docs/operations.md)."""
+"""Further mutants of backups, and of what operators are shown (DESIGN §11, §12; docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -70,5 +70,15 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            return newest",
         tests=("tests/txnctl/commands/test_reading.py::test_peek_shows_what_retention_has_left",),
         why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="deposed-sweeper-tells-its-census",
+        rule="who is not the elected sweeper any more tells no census",
+        section="§9",
+        file="txnctl/process/sweeper.py",
+        old="            self._elected, self._census, self._expiry = False, None, None",
+        new="            self._elected, self._expiry = False, None",
+        tests=("tests/txnctl/process/test_sweeper.py::test_one_that_is_not_elected_any_more_tells_no_census",),
+        why_tests="the simulation looks at no metrics",
     ),
 )

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from segments.broker.claims import MAX_TAKING
 from segments.broker.placement import place
 from segments.layout.topology import Topology
 from segments.ledger.file_ledger import FileLedgerStore
@@ -44,6 +45,32 @@ async def test_a_segment_lost_while_another_broker_would_rather_own_it_is_served
     lost.lost(InternalError("a disk fails"))
     await until(lambda: misplaced in (one.broker.segments | two.broker.segments), what="it is served again")
     assert (one.broker.segments | two.broker.segments)[misplaced].epoch > lost.epoch
+
+
+async def test_more_segments_than_are_taken_over_at_once_are_taken_over_one_after_the_other(cluster: Cluster) -> None:
+    """And not so many at each regular look: all others would be without an owner for that long."""
+    segments = await cluster.create_topic(segments=3 * MAX_TAKING)
+    one = await cluster.start("b1", settings=replace(cluster.settings, claim_retry_s=3600.0))
+    await until(lambda: len(one.broker.segments) == len(segments), within_s=30)
+
+
+async def test_a_segment_that_was_lost_is_taken_over_anew_at_once(cluster: Cluster) -> None:
+    """Not at the next regular look: its producers and consumers wait."""
+    [path] = await cluster.create_topic()
+    node = await cluster.start("b1", settings=replace(cluster.settings, claim_retry_s=3600.0))
+    lost = await node.broker.segment(path)
+    await until(lambda: not node.broker.statistics().taking)
+    stops_really, go_on = lost.wait_stopped, asyncio.Event()
+
+    async def stops_late() -> None:
+        await go_on.wait()
+        await stops_really()
+
+    lost.wait_stopped = stops_late  # type: ignore[method-assign]
+    lost.lost(InternalError("a disk fails"))
+    await until(lambda: not node.broker._owned.changed.is_set(), what="the broker has looked")
+    go_on.set()
+    await until(lambda: path in node.broker.segments and node.broker.segments[path] is not lost, within_s=30)
 
 
 async def test_a_segment_lost_amid_the_closing_of_its_broker_is_given_back_once(cluster: Cluster) -> None:

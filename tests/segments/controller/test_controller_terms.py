@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from segments.controller.stream_group import StreamGroup
+from segments.controller.term_work import no_controller
 from tests.segments.controller.test_controller_failover import lease_of_leader
 from tests.segments.controlling import (
     TOPIC,
@@ -244,6 +245,24 @@ async def test_a_deletion_that_is_asked_for_as_a_term_ends_is_not_begun_by_it() 
             await again
         await asyncio.sleep(60.0)
         assert len(a.positions.asked) == asked
+
+
+@virtual_time
+async def test_a_join_that_waits_for_an_owner_as_its_term_ends_makes_no_group_in_it() -> None:
+    """▲ Nobody would close it: it would go on with assignments beside the next controller's."""
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await a.controller.create_topic(TOPIC, 2, "")
+        layout = await a.directory.wait_topic(TOPIC.path)
+        a.positions.answers = dict.fromkeys(layout.paths.values(), Position(1, 0))
+        a.positions.pause_s = 1.0
+        waiting = asyncio.ensure_future(a.controller.join(joining("w", start=pb.Start(latest=True)), Inbox()))
+        await asyncio.sleep(0.5)
+        term = a.controller._term
+        assert term is not None
+        await term.groups.close(no_controller())
+        with pytest.raises(NotOwner):
+            await waiting
+        assert len(term.groups) == 0
 
 
 @virtual_time

@@ -290,6 +290,19 @@ async def test_p9_a_subscription_goes_once_every_owner_has_dropped_it() -> None:
 
 
 @virtual_time
+async def test_p9_a_controller_keeps_nothing_of_subscriptions_that_are_gone() -> None:
+    """Each reader of a short-lived job may have one of its own."""
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await a.controller.create_topic(TOPIC, 2, "")
+        a.positions.answers = dict.fromkeys(SEGMENTS, Position(1, 0))
+        await a.controller.join(joining("w"), Inbox())
+        await a.controller.delete_subscription(TOPIC, "s", force=True)
+        term = a.controller._term
+        assert term is not None
+        assert (term.groups._groups, term.groups._opening, term.groups._links) == ({}, {}, {})
+
+
+@virtual_time
 async def test_p9_of_a_topic_with_many_segments_every_owner_drops_a_deleted_subscription() -> None:
     """What one of them kept would be the next one's of the name: its cursor, and acks that are pending."""
     etcd = MemoryEtcd(LoopClock())

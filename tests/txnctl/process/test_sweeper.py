@@ -42,6 +42,20 @@ async def test_e3_a_full_store_that_can_elect_nobody_is_relieved_all_the_same() 
     await store.close()
 
 
+@virtual_time
+async def test_one_that_is_not_elected_any_more_tells_no_census() -> None:
+    """Metrics would show it beside the next one's, and it would never change."""
+    clock = LoopClock()
+    etcd = MemoryEtcd(clock)
+    store = MemoryStore(etcd, clock, random.Random(1))
+    sweeper = Maintainer(store, clock, random.Random(2), id="one", address="one:1", lease_ttl_s=4.0)
+    sweeper.start()
+    await until(lambda: sweeper.statistics().census is not None, within_s=60)
+    await sweeper.close()
+    assert (sweeper.statistics().elected, sweeper.statistics().census) == (False, None)
+    await store.close()
+
+
 async def at_its_quota(clock: LoopClock) -> MemoryEtcd:
     """An etcd that others have filled, before a cluster was made in it."""
     etcd = MemoryEtcd(clock)
