@@ -2,7 +2,7 @@
 
     txnctl dev &                                     # a cluster on this machine
     python examples/reminders.py --remind 3600 tea   # in an hour
-    python examples/reminders.py                     # two reminders, in 1 and 2 s, and the worker that waits for them
+    python examples/reminders.py                     # two reminders, within 2 s, and the worker that waits for them
 
 A reminder is a message sent with `deliver_after`. The worker waits for nothing itself: it may be started late, killed
 or doubled, and each reminder is still noted once, because the note and the ack are one transaction.
@@ -54,7 +54,7 @@ async def main() -> None:
             await work(client, None)
         else:
             await remind(client, 2, "the later one")
-            await remind(client, 1, "the earlier one")
+            await remind(client, 0.5, "the earlier one")
             await work(client, 2)
             async with client.reader(NOTES, serializer="str", end="latest") as reader:
                 print(*[message.value async for message in reader], sep="\n")
