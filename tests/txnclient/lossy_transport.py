@@ -11,10 +11,10 @@ from txnwire.proto.txn_pb2 import Command
 
 
 class LossyConnection:
-    def __init__(self, real: Connection, lose: Counter[str], sent: Counter[str]) -> None:
+    def __init__(self, real: Connection, transport: LossyTransport) -> None:
         self._real = real
-        self._lose = lose
-        self._sent = sent
+        self._transport = transport
+        self._lose = transport.lose
 
     @property
     def peer(self) -> str:
@@ -25,8 +25,12 @@ class LossyConnection:
         return self._real.pending_bytes
 
     def send_nowait(self, command: Command) -> None:
-        self._real.send_nowait(command)
-        self._sent[command.WhichOneof("body") or ""] += 1
+        body = command.WhichOneof("body") or ""
+        if body in self._transport.hold:
+            self._transport.held.append((self._real, command))
+        else:
+            self._real.send_nowait(command)
+        self._transport.sent[body] += 1
 
     async def drain(self, below_bytes: int) -> None:
         await self._real.drain(below_bytes)
@@ -47,15 +51,23 @@ class LossyConnection:
 
 class LossyTransport:
     """`lose["send_ok"] = 2` loses the next two frames that hold a `send_ok`, each with its connection. `sent` counts
-    what the application has sent."""
+    what the application has sent; commands in `hold` are sent by `release`."""
 
     def __init__(self, real: Transport) -> None:
         self._real = real
         self.lose: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
+        self.hold: set[str] = set()
+        self.held: list[tuple[Connection, Command]] = []
+
+    def release(self) -> None:
+        self.hold.clear()
+        for connection, command in self.held:
+            connection.send_nowait(command)
+        self.held.clear()
 
     async def connect(self, address: str, *, timeout_s: float) -> Connection:
-        return LossyConnection(await self._real.connect(address, timeout_s=timeout_s), self.lose, self.sent)
+        return LossyConnection(await self._real.connect(address, timeout_s=timeout_s), self)
 
     async def listen(self, address: str, handler: Callable[[Connection], Awaitable[None]]) -> Listener:
         return await self._real.listen(address, handler)

@@ -112,6 +112,8 @@ class AssignedFeeds:
         self.on_left: Callable[[str, TxnError], None] | None = None
         """Called with a topic that was left because it, or its subscription, is gone; None: that fails the consumer."""
         self._memberships = {topic: self._membership(topic, settings.start) for topic in settings.topics}
+        self._leaving: dict[str, ConsumerMembership] = {}
+        """Former memberships, by topic, whose leave is not answered yet."""
 
     @property
     def topics(self) -> list[str]:
@@ -149,6 +151,10 @@ class AssignedFeeds:
         """See `topic_pattern.JoinedTopics`. What is in a topic that has appeared since is newer than the consumer, so
         that it begins at its earliest message, where others begin at the latest or at a message."""
         await self._session.directory.layout(topic, deadline)
+        if (former := self._leaving.get(topic)) is not None:
+            # ▲ Its leave names the same consumer: one that lands behind the new join would end that one's membership,
+            # and nobody would tell the consumer.
+            await former.wait_left(deadline)
         start = self._settings.start
         anew = later and (start == "latest" or isinstance(start, MessageId | Positions))
         membership = self._membership(topic, "earliest" if anew else start)
@@ -158,6 +164,7 @@ class AssignedFeeds:
         except BaseException:
             membership.leave_nowait()  # ▲ a caller that has gone: the join may arrive, and the close does not know it
             self._forget(topic, membership)
+            self._keep_leaving(topic, membership)
             raise
 
     def _topic_failed(self, topic: str, error: TxnError) -> None:
@@ -171,10 +178,15 @@ class AssignedFeeds:
         if self._closed or not self._forget(topic, membership):
             return
         membership.leave_nowait()
+        self._keep_leaving(topic, membership)
         for path in [path for path in self.by_path if topic_of_segment(path) == topic]:
             self.by_path.pop(path).close_with(for_good(error))
         if self.on_left is not None:
             self.on_left(topic, error)
+
+    def _keep_leaving(self, topic: str, membership: ConsumerMembership) -> None:
+        leaving = {**self._leaving, topic: membership}
+        self._leaving = {name: one for name, one in leaving.items() if not one.has_left}
 
     def _forget(self, topic: str, membership: ConsumerMembership) -> bool:
         """Whether it was the topic's membership. ▲ The topic may have been joined anew meanwhile."""

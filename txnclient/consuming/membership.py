@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.links import Link
@@ -46,6 +47,8 @@ class ConsumerMembership:
         self._asked: Link | None = None
         """Where the last join was sent, answered or not: it must receive the leave."""
         self._joining = False
+        self._staying: asyncio.Future[None] | None = None
+        self._leaving: asyncio.Future[Any] | None = None
 
     @property
     def life(self) -> int:
@@ -64,7 +67,9 @@ class ConsumerMembership:
         except TxnError:
             await self.leave()
             raise
-        self._session.tasks.start(self._stay(), name=f"membership in {self.topic}", on_failed=self._on_failed)
+        self._staying = self._session.tasks.start(
+            self._stay(), name=f"membership in {self.topic}", on_failed=self._on_failed
+        )
 
     async def _join(self, deadline: Deadline) -> None:
         address = self._session.directory.controller_address
@@ -136,6 +141,23 @@ class ConsumerMembership:
         self._left = True
         return None if self._joining else self._tell_leave()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether its leave was answered, or given up."""
+        return self._left and self._under_way() is None
+
+    async def wait_left(self, deadline: Deadline) -> None:
+        """Raises `Timeout`. Call it after `leave_nowait`."""
+        while (under_way := self._under_way()) is not None:
+            await asyncio.wait((under_way,), timeout=deadline.remaining())
+            if deadline.passed:
+                raise deadline.expired(f"leaving subscription {self._request.subscription} of {self.topic}")
+
+    def _under_way(self) -> asyncio.Future[Any] | None:
+        """What its leave waits for."""
+        waited = self._staying if self._joining else self._leaving
+        return None if waited is None or waited.done() else waited
+
     def _tell_leave(self) -> asyncio.Future[pb.Command] | None:
         """Send the leave, also after a join that was never answered: the client's connection stays open, so the
         controller would keep segments for the consumer for as long as the client lives."""
@@ -155,6 +177,7 @@ class ConsumerMembership:
             self._leave_later(request, error)
             return None
         answer.add_done_callback(lambda answer: self._leave_answered(request, answer))
+        self._leaving = answer
         return answer
 
     def _leave_answered(self, request: pb.LeaveSubscription, answer: asyncio.Future[pb.Command]) -> None:
@@ -166,7 +189,7 @@ class ConsumerMembership:
 
     def _leave_later(self, request: pb.LeaveSubscription, error: BaseException) -> None:
         _log.debug("leaving %s again: %s", self.topic, error)
-        self._outliving.start(self._leave_again(request), name=f"leaving {self.topic}")
+        self._leaving = self._outliving.start(self._leave_again(request), name=f"leaving {self.topic}")
 
     async def _leave_again(self, request: pb.LeaveSubscription) -> None:
         """Send the leave to the next controller. ▲ A newly elected one finds the consumer assigned and reserves its

@@ -8,6 +8,19 @@ UNTRIED_HERE = "no seed was looked for: its test dies of this line alone"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="late-leave-ends-the-next-membership",
+        rule="a topic of a pattern is joined again once the leave behind a join that failed is answered",
+        section="§8",
+        file="txnclient/consuming/assigned_feeds.py",
+        old="            await former.wait_left(deadline)\n",
+        new="            pass\n",
+        tests=(
+            "tests/txnclient/consuming/test_topic_pattern.py::"
+            "test_a_leave_that_lands_late_does_not_end_the_next_membership",
+        ),
+        why_tests="one seed in a hundred has a join fail while no controller is elected, and its topic come again",
+    ),
+    Mutant(
         name="former-owner-tells-a-lag",
         rule="an owner that has lost its segment tells no lag",
         section="§7",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import pytest
 
 import txnclient
+from tests.cluster import InProcessCluster
+from tests.txnclient.lossy_transport import LossyTransport
 from tests.waiting import until
 from txnclient.consuming import topic_pattern
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.topic_pattern import TopicPattern
+from txnwire.clock import SystemClock
+from txnwire.grpc_transport import GrpcTransport
 
 NAMES = "topic://public/default/orders-"
 PATTERN = NAMES + ".*"
@@ -176,3 +181,27 @@ async def test_topics_or_a_pattern(client: txnclient.Client) -> None:
             await client.consumer(subscription="s", **wrong)  # type: ignore[call-overload]
     with pytest.raises(txnclient.InvalidArgument, match="subscription"):
         await client.consumer(NAMES + "a")
+
+
+async def test_a_leave_that_lands_late_does_not_end_the_next_membership(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ The join was not answered in time, and the leave behind it waits on its way while the topic is joined again."""
+    monkeypatch.setattr(topic_pattern, "LOOK_TIMEOUT_S", 0.5)
+    transport = LossyTransport(GrpcTransport(SystemClock()))
+    async with (
+        cluster.connect() as other,
+        cluster.connect(transport=transport) as client,
+        client.consumer(topics_pattern=PATTERN, subscription="audit") as consumer,
+    ):
+        transport.hold.add("leave_subscription")
+        transport.lose["assignment"] = 1_000_000
+        await other.create_topic(NAMES + "a")
+        await until(lambda: transport.held)
+        transport.lose.clear()
+        joins = transport.sent["join_subscription"]
+        with suppress(AssertionError):
+            await until(lambda: transport.sent["join_subscription"] > joins, within_s=1.0)
+        transport.release()
+        await sent(other, NAMES + "a", b"1")
+        assert (await consumer.receive(timeout=30)).value == b"1"
