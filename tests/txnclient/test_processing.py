@@ -193,7 +193,7 @@ async def test_a_queue_s_batch_whose_handler_met_a_passing_error_is_handled_agai
 async def test_a_queue_s_loop_that_only_gives_messages_back_makes_progress_too(client: txnclient.Client) -> None:
     """A passing error behind them is not the end of its patience."""
     await prepared(client, 2, segments=1)
-    patience_s, seen = 1.0, list[bytes]()
+    patience_s, seen = 2.0, list[bytes]()
 
     async def handler(message: txnclient.Message) -> None:
         seen.append(message.value)
