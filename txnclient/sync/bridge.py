@@ -14,6 +14,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -34,6 +35,14 @@ EXIT_TIMEOUT_S = 5.0
 
 CANCEL_TIMEOUT_S = 10.0
 """How long an interrupt waits for the interrupted work."""
+
+SIGNALS_S = 0.5
+"""How long a wait may go on before Python looks for signals again.
+
+▲ C1: Python runs a handler in the main thread, between two instructions. A signal that comes after the last of them and
+before the thread sleeps, or that the kernel gives to another thread, does not end the sleep: Ctrl-C would be noticed
+only when the call ends by itself.
+"""
 
 
 class RunInCaller(Protocol):
@@ -64,6 +73,8 @@ class Sent(Future[T]):
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        if timeout is None:
+            _wait(self)
         error = super().exception(timeout)
         self.looked.yes = True
         return error
@@ -217,7 +228,7 @@ class Bridge:
         done = self._submit(run())
         done.add_done_callback(lambda _: requests.put(None))
         try:
-            while (request := requests.get()) is not None:
+            while (request := _next(requests)) is not None:
                 request()
         except BaseException:
             done.cancel()
@@ -260,6 +271,7 @@ class Bridge:
 
     def _result(self, future: Future[T]) -> T:
         try:
+            _wait(future)
             return future.result()
         except CancelledError:
             raise ConnectionLost("this client was closed meanwhile") from None
@@ -348,6 +360,20 @@ def closed_behind(close: Callable[[], None], error: BaseException | None) -> Non
         if error is None:
             raise
         error.add_note(f"and closing failed: {type(failure).__name__}: {failure}")
+
+
+def _wait(future: Future[Any]) -> None:
+    """Wait until it is done; see `SIGNALS_S`."""
+    while not future.done():
+        with suppress(TimeoutError, CancelledError):
+            Future.exception(future, SIGNALS_S)
+
+
+def _next(requests: queue.SimpleQueue[T]) -> T:
+    """The next item, once there is one; see `SIGNALS_S`."""
+    while True:
+        with suppress(queue.Empty):
+            return requests.get(timeout=SIGNALS_S)
 
 
 def _raisable(error: Exception) -> Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 CANCELLED = "tests/txnclient/test_cancelled_calls.py::"
+SYNC = "tests/txnclient/sync/test_sync.py::test_"
 BELONGING = "tests/txnclient/test_belonging.py::"
 MALFORMED = "tests/txnclient/producing/test_malformed.py::"
 DEAD_LETTERS = "tests/txnclient/consuming/test_dead_letters.py::"
@@ -102,6 +103,38 @@ MUTANTS: tuple[Mutant, ...] = (
         new="    if _used_in not in (None, _used_in):",
         tests=(BELONGING + "test_c7_a_forked_child_of_a_process_that_had_connected_is_refused_at_once",),
         why_tests="it has neither gRPC nor processes",
+    ),
+    *(
+        Mutant(
+            name=name,
+            rule="Ctrl-C ends a synchronous call also where it does not wake the waiting thread (C1)",
+            section="§8",
+            file="txnclient/sync/bridge.py",
+            old=old,
+            new=new,
+            tests=(f"{SYNC}an_interrupt_that_does_not_wake_the_waiting_thread_ends_its_call[{case}]",),
+            why_tests="it has neither threads nor signals",
+        )
+        for name, old, new, case in (
+            (
+                "interrupt-missed-by-a-call",
+                "            _wait(future)\n            return future.result()",
+                "            return future.result()",
+                "receive",
+            ),
+            (
+                "interrupt-missed-by-a-handler-s-loop",
+                "            return requests.get(timeout=SIGNALS_S)",
+                "            return requests.get()",
+                "process",
+            ),
+            (
+                "interrupt-missed-by-a-send-s-result",
+                "        if timeout is None:\n            _wait(self)\n",
+                "",
+                "result-of-a-send",
+            ),
+        )
     ),
     Mutant(
         name="malformed-in-company",

@@ -322,7 +322,9 @@ LOOP = """
 """
 
 
-async def run_script(url: str, *, interrupt: bool, script: str = SCRIPT) -> tuple[str, int, float]:
+async def run_script(
+    url: str, *, interrupt: bool, script: str = SCRIPT, after_s: float = 0.0
+) -> tuple[str, int, float]:
     script = textwrap.dedent(script if interrupt else script.partition("try:")[0])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-c", script, url, stdout=asyncio.subprocess.PIPE, cwd=ROOT
@@ -330,6 +332,7 @@ async def run_script(url: str, *, interrupt: bool, script: str = SCRIPT) -> tupl
     assert process.stdout is not None
     if interrupt:
         assert await process.stdout.readline() == b"waiting\n"
+        await asyncio.sleep(after_s)
         process.send_signal(signal.SIGINT)
     started = time.monotonic()
     output, _ = await asyncio.wait_for(process.communicate(), 30)
@@ -340,6 +343,40 @@ async def test_an_interrupt_ends_the_call_it_meets_and_nothing_else(cluster: InP
     output, code, _ = await run_script(cluster.url, interrupt=True)
     assert "still works: ['topic://public/default/sync']" in output
     assert code == 0
+
+
+UNSEEN = """
+    import signal, sys, threading, txnclient.sync
+    client = txnclient.sync.connect(sys.argv[1])
+    client.create_topic("topic://public/default/sync")
+    consumer = client.consumer("topic://public/default/sync", "sub")
+    # The kernel gives the signal to another thread, as if it had come just before this one went to sleep.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        print("waiting", flush=True)
+        WAIT
+    except KeyboardInterrupt:
+        print("interrupted, still works:", client.list_topics(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "consumer.receive(timeout=60)",
+        "txnclient.sync.process(consumer, print)",
+        "txnclient.sync.bridge.Sent(print, None).result()",
+    ],
+    ids=["receive", "process", "result-of-a-send"],
+)
+async def test_an_interrupt_that_does_not_wake_the_waiting_thread_ends_its_call(
+    cluster: InProcessCluster, wait: str
+) -> None:
+    script = UNSEEN.replace("WAIT", wait)
+    output, code, seconds = await run_script(cluster.url, interrupt=True, script=script, after_s=0.5)
+    assert "still works: ['topic://public/default/sync']" in output
+    assert code == 0
+    assert seconds < 15
 
 
 async def test_an_interrupt_ends_a_loop_in_its_handler_and_its_message_comes_again(cluster: InProcessCluster) -> None:
