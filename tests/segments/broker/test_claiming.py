@@ -440,8 +440,6 @@ async def test_an_ownership_that_could_not_be_given_back_is_given_back_later(clu
     owned = node.broker._owned
     registration, path, tries = owned.registration, "public/nyc/forgotten/0000-ffff-7", list[int]()
     assert registration is not None
-    epoch = await registration.claim(path)
-    assert epoch is not None
     release = registration.release
 
     async def fails_at_first(segment: str, of: int) -> None:
@@ -451,6 +449,8 @@ async def test_an_ownership_that_could_not_be_given_back_is_given_back_later(clu
         await release(segment, of)
 
     registration.release = fails_at_first  # type: ignore[method-assign]
+    epoch = await registration.claim(path)
+    assert epoch is not None
     owned.holdings.to_release[path] = epoch
     owned.changed.set()
     await until(lambda: path not in owned.holdings.to_release, within_s=15.0)
