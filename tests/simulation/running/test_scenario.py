@@ -33,10 +33,9 @@ def digests(output: str) -> list[str]:
 
 
 def test_the_same_seed_gives_the_same_trace_in_any_process() -> None:
-    first = simulate("--seed", "11", "--runs", "2", "--seconds", "20", "--faults", "all", "-v", hash_seed="1")
-    second = simulate(
-        "--seed", "11", "--runs", "2", "--seconds", "20", "--faults", "all", "-v", "--jobs", "2", hash_seed="4242"
-    )
+    words = ("--seed", "11", "--runs", "2", "--seconds", "10", "--faults", "all", "-v")
+    first = simulate(*words, hash_seed="1")
+    second = simulate(*words, "--jobs", "2", hash_seed="4242")
     assert first.returncode == second.returncode == 0, first.stdout + first.stderr
     assert len(dict.fromkeys(digests(first.stdout))) == 2
     assert sorted(digests(first.stdout)) == sorted(digests(second.stdout))
@@ -69,7 +68,7 @@ def test_x4_l6_d7_e1_e2_clusters_under_faults_show_no_anomaly_and_reach_rare_bra
 
 def test_s1_s7_s10_k1_layouts_change_under_all_work() -> None:
     """And the rare branches are reached: a green run is green about something."""
-    done = simulate("--seed", "2006", "--runs", "6", "--seconds", "30", "--faults", "strike at a change,stop a server")
+    done = simulate("--seed", "2006", "--runs", "3", "--seconds", "20", "--faults", "strike at a change,stop a server")
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     reached = next(line for line in done.stdout.splitlines() if line.startswith("reached: "))
     for what in ("split", "merge", "sealed empty", "drained", "drained taken back", "fenced", "sought"):
@@ -80,7 +79,7 @@ def test_s1_s7_s10_k1_layouts_change_under_all_work() -> None:
     "faults", ["kill a server,power failure", "lose replies,reset,etcd unanswered", "pause,cut,early expiry"]
 )
 def test_l5_l7_p5_r1_kinds_of_faults_one_by_one(faults: str) -> None:
-    done = simulate("--seed", "31", "--runs", "2", "--seconds", "30", "--faults", faults)
+    done = simulate("--seed", "31", "--seconds", "30", "--faults", faults)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
 
