@@ -353,16 +353,26 @@ class Controller:
                 if commit is None or read_step(commit, await self._store.commit(commit)):
                     return
 
-    async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
+    async def delete_topic(self, topic: TopicName, *, force: bool, life: int = 0) -> None:
         """Returns once the topic is erased. Raises as `Deletions.delete_topic`; `Timeout` while the deletion goes
         on."""
         async with self._request(f"deleting {topic}") as term:
-            await term.deletions.delete_topic(topic, force=force)
+            await term.deletions.delete_topic(topic, force=force, life=life)
 
-    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
+    async def topic_life(self, topic: TopicName) -> int:
+        """Raises `TopicNotFound`, `NotOwner`, `Timeout`."""
+        async with self._request(f"asking for {topic}") as term:
+            return await term.deletions.topic_life(topic)
+
+    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool, life: int = 0) -> None:
         """As `delete_topic`, for a subscription."""
         async with self._request(f"deleting subscription {name} of {topic}") as term:
-            await term.deletions.delete_subscription(topic, name, force=force)
+            await term.deletions.delete_subscription(topic, name, force=force, life=life)
+
+    async def subscription_life(self, topic: TopicName, name: str) -> int:
+        """Raises `TopicNotFound`, `SubscriptionNotFound`, `NotOwner`, `Timeout`."""
+        async with self._request(f"asking for subscription {name} of {topic}") as term:
+            return await term.deletions.subscription_life(topic, name)
 
     # ---- producers --------------------------------------------------------------------------------------------------
 

@@ -51,13 +51,18 @@ class ControllerService:
 
     async def _delete_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
         request = command.delete_topic
-        await self._controller.delete_topic(TopicName.parse(request.topic), force=request.force)
+        topic = TopicName.parse(request.topic)
+        if request.ask:
+            return pb.Command(life=pb.Life(life=await self._controller.topic_life(topic)))
+        await self._controller.delete_topic(topic, force=request.force, life=request.life)
         return pb.Command(ok=pb.Ok())
 
     async def _delete_subscription(self, peer: Peer, command: pb.Command) -> pb.Command:
         request = command.delete_subscription
-        name = validate_name(request.subscription, part="subscription")
-        await self._controller.delete_subscription(TopicName.parse(request.topic), name, force=request.force)
+        topic, name = TopicName.parse(request.topic), validate_name(request.subscription, part="subscription")
+        if request.ask:
+            return pb.Command(life=pb.Life(life=await self._controller.subscription_life(topic, name)))
+        await self._controller.delete_subscription(topic, name, force=request.force, life=request.life)
         return pb.Command(ok=pb.Ok())
 
     async def _split_segment(self, peer: Peer, command: pb.Command) -> pb.Command:

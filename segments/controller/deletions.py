@@ -130,15 +130,24 @@ class Deletions:
 
     # ---- topics -----------------------------------------------------------------------------------------------------
 
-    async def delete_topic(self, topic: TopicName, *, force: bool) -> None:
+    async def topic_life(self, topic: TopicName) -> int:
+        """Create revision of its record. Raises `TopicNotFound`, `StoreUnavailable`."""
+        record = await self._store.get(keys.topic(topic.path))
+        if record is None:
+            raise TopicNotFound(f"{topic} does not exist")
+        return record.create_revision
+
+    async def delete_topic(self, topic: TopicName, *, force: bool, life: int = 0) -> None:
         """Mark the topic and wait until it is erased; a repeated call waits for the same deletion.
 
-        Raises `TopicNotFound`, `NotAllowed` (it has users, and not `force`), `NotOwner`, `StoreUnavailable`."""
+        ▲ `life`: of the topic that is meant; 0: any. A request that lands late, or again, would delete the next topic
+        of the name. Raises `TopicNotFound`, also if another life of the name is there; `NotAllowed` (it has users, and
+        not `force`), `NotOwner`, `StoreUnavailable`."""
         key = keys.topic(topic.path)
         under_way = self._topics.get(topic.path)
         marked = 0
         # ▲ Read the record again after the end: the deletion may have been that of an earlier topic of the name.
-        while (record := await self._store.get(key)) is not None and marked in (0, record.create_revision):
+        while (record := await self._store.get(key)) is not None and (marked or life) in (0, record.create_revision):
             mark = plan_mark_topic(record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms())
             if mark is not None:
                 use = None if force else _Use(_topology_of(topic, record), None, record.create_revision)
@@ -148,7 +157,7 @@ class Deletions:
             marked = record.create_revision
             await end_of(self._go_on_topic(topic.path))
         if not marked and under_way is None:
-            raise TopicNotFound(f"{topic} does not exist")
+            raise TopicNotFound(f"{topic} does not exist" if record is None else f"{topic} is another one by now")
 
     async def wait_topic(self, topic_path: str) -> None:
         """Wait until a topic that is being deleted is gone."""
@@ -177,20 +186,33 @@ class Deletions:
 
     # ---- subscriptions ----------------------------------------------------------------------------------------------
 
-    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool) -> None:
+    async def subscription_life(self, topic: TopicName, name: str) -> int:
+        """As `topic_life`; also raises `SubscriptionNotFound`."""
+        _, (of_topic, record) = await self._store.get_many(
+            [keys.topic(topic.path), keys.subscription(topic.path, name)]
+        )
+        if of_topic is None:
+            raise TopicNotFound(f"{topic} does not exist")
+        if record is None:
+            raise SubscriptionNotFound(f"{topic} has no subscription {name}")
+        return record.create_revision
+
+    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool, life: int = 0) -> None:
         """As `delete_topic`; also raises `SubscriptionNotFound`."""
         key = (topic.path, name)
         under_way = self._subscriptions.get(key)
         marked = 0
         while True:
             _, (topic_record, record) = await self._store.get_many([keys.topic(topic.path), keys.subscription(*key)])
-            gone = record is None or marked not in (0, record.create_revision)
+            gone = record is None or (marked or life) not in (0, record.create_revision)
             if gone and (marked or under_way is not None):
                 return
             if topic_record is None or _marked(topic_record, TopicRecord):
                 raise TopicNotFound(f"{topic} does not exist")
             if record is None:
                 raise SubscriptionNotFound(f"{topic} has no subscription {name}")
+            if gone:
+                raise SubscriptionNotFound(f"subscription {name} of {topic} is another one by now")
             mark = plan_mark_subscription(
                 record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms()
             )

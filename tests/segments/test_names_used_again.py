@@ -11,7 +11,7 @@ from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate
-from txnwire.errors import Overloaded, TopicNotFound
+from txnwire.errors import Overloaded, SubscriptionNotFound, TopicNotFound
 from txnwire.ids import Position
 
 
@@ -87,3 +87,39 @@ async def test_what_is_deleted_while_an_earlier_one_of_its_name_is_forgotten_is_
         await a.controller.delete_subscription(TOPIC, "s", force=True)
         assert await a.store.get(keys.subscription(TOPIC.path, "s")) is None
         await earlier
+
+
+@pytest.mark.parametrize("landed_before", [False, True])
+@virtual_time
+async def test_a_request_to_delete_a_topic_of_before_leaves_the_next_of_its_name_alone(landed_before: bool) -> None:
+    """▲ It lands late, or again: the next topic's messages would be lost."""
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await a.controller.create_topic(TOPIC, 2, "")
+        life = await a.controller.topic_life(TOPIC)
+        await a.controller.delete_topic(TOPIC, force=True, life=life if landed_before else 0)
+        with pytest.raises(TopicNotFound, match="does not exist"):
+            await a.controller.delete_topic(TOPIC, force=True, life=life)
+        await a.controller.create_topic(TOPIC, 2, "")
+        with pytest.raises(TopicNotFound, match="another one"):
+            await a.controller.delete_topic(TOPIC, force=True, life=life)
+        await a.controller.delete_topic(TOPIC, force=True, life=await a.controller.topic_life(TOPIC))
+        with pytest.raises(TopicNotFound):
+            await a.controller.topic_life(TOPIC)
+
+
+@virtual_time
+async def test_a_request_to_delete_a_subscription_of_before_leaves_the_next_of_its_name_alone() -> None:
+    """▲ The next one's acks would be lost, and its messages come again."""
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await a.controller.create_topic(TOPIC, 2, "")
+        topology = await a.directory.wait_topic(TOPIC.path)
+        a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
+        await joined(a)
+        life = await a.controller.subscription_life(TOPIC, "s")
+        await a.controller.delete_subscription(TOPIC, "s", force=True, life=life)
+        with pytest.raises(SubscriptionNotFound, match="no subscription"):
+            await a.controller.subscription_life(TOPIC, "s")
+        await joined(a)
+        with pytest.raises(SubscriptionNotFound, match="another one"):
+            await a.controller.delete_subscription(TOPIC, "s", force=True, life=life)
+        assert await a.controller.subscription_life(TOPIC, "s") > life

@@ -13,6 +13,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnclient.lossy_transport import LossyTransport
+from tests.waiting import until
 from txnwire.clock import SystemClock
 from txnwire.grpc_transport import GrpcTransport
 
@@ -23,6 +24,7 @@ class Lossy(NamedTuple):
     client: txnclient.Client
     lose: Counter[str]
     topic: str
+    transport: LossyTransport
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ async def lossy(cluster: InProcessCluster) -> AsyncIterator[Lossy]:
     async with cluster.connect(transport=transport) as client:
         topic = f"topic://public/default/lossy{next(_numbers)}"
         await client.create_topic(topic, segments=2)
-        yield Lossy(client, transport.lose, topic)
+        yield Lossy(client, transport.lose, topic, transport)
 
 
 async def read_all(client: txnclient.Client, topic: str) -> list[bytes]:
@@ -110,3 +112,38 @@ async def test_a_topic_whose_deletion_was_answered_to_nobody_is_deleted_once_and
     assert not lossy.lose["ok"]
     with pytest.raises(txnclient.TopicNotFound):
         await lossy.client.delete_topic(lossy.topic)
+
+
+@pytest.mark.parametrize("what", ["delete_topic", "delete_subscription"])
+async def test_what_is_made_again_before_an_unanswered_deletion_is_repeated_stays(
+    lossy: Lossy, cluster: InProcessCluster, what: str
+) -> None:
+    """▲ Its messages, or its acks, would be lost."""
+    transport = lossy.transport
+    async with cluster.connect() as other:
+        if what == "delete_topic":
+            deletion = lossy.client.delete_topic(lossy.topic)
+        else:
+            await (await other.consumer(lossy.topic, "sub")).close()
+            deletion = lossy.client.delete_subscription(lossy.topic, "sub")
+        transport.hold.add(what)
+        deleting = asyncio.ensure_future(deletion)
+        for asks in (True, False):
+            await until(lambda: transport.held)
+            ((_, command),) = transport.held
+            assert getattr(command, what).ask is asks
+            lossy.lose["ok"] = not asks
+            transport.release()
+            transport.hold.add(what)
+        await until(lambda: transport.held)
+        assert not lossy.lose["ok"]
+        if what == "delete_topic":
+            await other.create_topic(lossy.topic, segments=3)
+        else:
+            await (await other.consumer(lossy.topic, "sub")).close()
+        transport.release()
+        await deleting
+        if what == "delete_topic":
+            assert len((await other.describe_topic(lossy.topic)).segments) == 3
+        else:
+            await other.delete_subscription(lossy.topic, "sub")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Final
 
 from txnclient.connection.deadlines import Deadline
@@ -71,17 +72,22 @@ async def update_topic(session: Session, topic: str, policies: str) -> None:
 
 async def delete_topic(session: Session, topic: str, *, force: bool) -> None:
     name = str(TopicName.parse(topic))
-    command = pb.Command(delete_topic=pb.DeleteTopic(topic=name, force=force))
-    await _ask_controller(session, f"deleting {name}", command, gone=TopicNotFound)
+
+    def command(life: int) -> pb.Command:
+        return pb.Command(delete_topic=pb.DeleteTopic(topic=name, force=force, life=life, ask=not life))
+
+    await _delete(session, f"deleting {name}", command, gone=TopicNotFound)
 
 
 async def delete_subscription(session: Session, topic: str, subscription: str, *, force: bool) -> None:
     name = str(TopicName.parse(topic))
-    request = pb.DeleteSubscription(
-        topic=name, subscription=validate_name(subscription, part="subscription"), force=force
-    )
-    what = f"deleting subscription {subscription} of {name}"
-    await _ask_controller(session, what, pb.Command(delete_subscription=request), gone=SubscriptionNotFound)
+    validate_name(subscription, part="subscription")
+
+    def command(life: int) -> pb.Command:
+        request = pb.DeleteSubscription(topic=name, subscription=subscription, force=force, life=life, ask=not life)
+        return pb.Command(delete_subscription=request)
+
+    await _delete(session, f"deleting subscription {subscription} of {name}", command, gone=SubscriptionNotFound)
 
 
 async def split(session: Session, segment: str, at: int | None) -> TopicLayout:
@@ -134,23 +140,44 @@ async def _change_layout(session: Session, what: str, segment: SegmentName, comm
     return layout
 
 
-async def _ask_controller(
-    session: Session, what: str, command: pb.Command, *, gone: type[TxnError] | None = None
-) -> None:
-    """Send a request until definite. `gone`: the error of a repeated deletion after a first one without an answer."""
-    deadline: Deadline = session.deadline()
-    unanswered = False
+async def _ask_controller(session: Session, what: str, command: pb.Command) -> None:
+    """Send a request until definite."""
+    deadline = session.deadline()
 
     async def attempt() -> None:
-        nonlocal unanswered
-        link = await session.directory.controller_link(deadline)
+        await _call_controller(session, deadline, command)
+
+    await session.repeat(what, deadline, attempt)
+
+
+async def _call_controller(session: Session, deadline: Deadline, command: pb.Command) -> pb.Command:
+    link = await session.directory.controller_link(deadline)
+    return await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
+
+
+async def _delete(session: Session, what: str, command: Callable[[int], pb.Command], *, gone: type[TxnError]) -> None:
+    """Delete what has the name now, by requests that name its life. `command`: of a life; 0 asks for it. `gone`: the
+    error once it is not there any more, which is the end if an earlier request had no answer.
+
+    ▲ A request that is repeated, or lands late, would delete what was made anew under the name: so the first question
+    is which one is there. Controllers of an earlier version delete it at that question, and say Ok."""
+    deadline = session.deadline()
+    life, unanswered = 0, False
+
+    async def attempt() -> None:
+        nonlocal life, unanswered
+        if not life:
+            asked = await _call_controller(session, deadline, command(0))
+            if asked.HasField("ok"):
+                return
+            life = asked.life.life
         try:
-            await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
+            await _call_controller(session, deadline, command(life))
         except (Timeout, ConnectionLost, OutcomeUnknown):
             unanswered = True
             raise
         except TxnError as error:
-            if not unanswered or gone is None or not isinstance(error, gone):
+            if not unanswered or not isinstance(error, gone):
                 raise
 
     await session.repeat(what, deadline, attempt)

@@ -6,6 +6,7 @@ from simulation.mutants.mutant import Mutant
 
 TERMS = "term unheard of"
 
+USED_AGAIN = "tests/segments/test_names_used_again.py::test_a_request_"
 USERS = "tests/segments/controller/test_topic_users.py::"
 NO_JUDGE = "the simulation deletes without force once everything has healed, when brokers and controller know all users"
 STANDBYS = "tests/segments/controller/test_standbys.py::"
@@ -40,6 +41,42 @@ MUTANTS: tuple[Mutant, ...] = (
         new="else 0",
         faults="none",
         work_s=8.0,
+    ),
+    *(
+        Mutant(
+            name=name,
+            rule="a request to delete, late or repeated, leaves what was made again under the name alone",
+            section="§8",
+            file=file,
+            old=old,
+            new=new,
+            tests=(test,),
+            why_tests="its topics are made again by the client that has deleted them",
+        )
+        for name, file, old, new, test in (
+            (
+                "late-deletion-of-the-next-topic",
+                "segments/controller/deletions.py",
+                "is not None and (marked or life) in (0, record.create_revision):",
+                "is not None and marked in (0, record.create_revision):",
+                f"{USED_AGAIN}to_delete_a_topic_of_before_leaves_the_next_of_its_name_alone[True]",
+            ),
+            (
+                "late-deletion-of-the-next-subscription",
+                "segments/controller/deletions.py",
+                "record is None or (marked or life) not in",
+                "record is None or marked not in",
+                f"{USED_AGAIN}to_delete_a_subscription_of_before_leaves_the_next_of_its_name_alone",
+            ),
+            (
+                "repeated-deletion-asks-again",
+                "txnclient/connection/topic_changes.py",
+                "        if not life:\n",
+                "        if True:\n",
+                "tests/txnclient/test_lost_replies.py::test_what_is_made_again_before_an_unanswered_deletion_is_repeated"
+                "_stays[delete_topic]",
+            ),
+        )
     ),
     Mutant(
         name="idle-members-not-counted",
