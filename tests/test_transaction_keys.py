@@ -412,6 +412,24 @@ async def test_of_begins_that_wait_for_one_abort_one_begins(cluster: InProcessCl
         await begun.commit()
 
 
+async def test_a_begin_waits_for_the_abort_of_the_former_transaction(cluster: InProcessCluster) -> None:
+    """To the coordinator that one is still open: it would refuse the begin."""
+    transport = LossyTransport(GrpcTransport(SystemClock()))
+    async with cluster.connect(transaction_key=KEY, transport=transport) as client:
+        former = await client.begin()
+        transport.hold.add("end_txn")
+        aborting = asyncio.create_task(former.abort())
+        async with asyncio.timeout(20):
+            while not transport.held:
+                await asyncio.sleep(0.01)
+        beginning = asyncio.create_task(client.begin())
+        await asyncio.sleep(0.2)
+        assert not beginning.done()
+        transport.release()
+        await aborting
+        await (await beginning).commit()
+
+
 async def test_k3_of_clients_that_connect_at_once_each_becomes_the_holder_and_the_last_one_stays_it(
     cluster: InProcessCluster,
 ) -> None:

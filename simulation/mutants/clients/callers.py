@@ -137,6 +137,16 @@ MUTANTS: tuple[Mutant, ...] = (
         )
     ),
     Mutant(
+        name="keyed-begin-amid-an-abort",
+        rule="a begin under a key waits for the abort of the client's former transaction",
+        section="§9",
+        file="txnclient/transactions/transaction_keys.py",
+        old="        if latest.state is TransactionState.ABORTING:\n",
+        new="        if latest.state is None:\n",
+        tests=("tests/test_transaction_keys.py::test_a_begin_waits_for_the_abort_of_the_former_transaction",),
+        why_tests="its clients repeat a begin that is refused",
+    ),
+    Mutant(
         name="malformed-in-company",
         rule="a message that cannot be encoded is refused at its call (C9)",
         section="§8",
