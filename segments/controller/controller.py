@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from segments.controller.autoscaling import AutoscaleStatistics, Autoscaling
-from segments.controller.deletions import Deletions, OwnerCalls
+from segments.controller.deletions import Deletions, OwnerCalls, not_there
 from segments.controller.layout_changes import LayoutChanges, LayoutStatistics, SealCalls
 from segments.controller.pruning import PruneCalls, Pruning
 from segments.controller.queue_group import QueueGroup
@@ -341,21 +341,20 @@ class Controller:
         )
         return read_created(topic, segments, policies, commit, await self._store.commit(commit))
 
-    async def update_topic(self, topic: TopicName, policies_json: str) -> None:
+    async def update_topic(self, topic: TopicName, policies_json: str, *, life: int = 0) -> None:
         """Change the named policies. Raises `TopicNotFound`, `InvalidArgument`, `NotOwner`, `Timeout`."""
         changes = parse_changes(policies_json)
         async with self._request(f"changing {topic}") as term:
             while True:
                 record = await self._store.get(keys.topic(topic.path))
-                if record is None:
-                    raise TopicNotFound(f"{topic} does not exist")
+                if record is None or life not in (0, record.create_revision):
+                    raise not_there(topic, record)
                 commit = plan_policies(record, changes, still_held=term.leadership.still_held())
                 if commit is None or read_step(commit, await self._store.commit(commit)):
                     return
 
     async def delete_topic(self, topic: TopicName, *, force: bool, life: int = 0) -> None:
-        """Returns once the topic is erased. Raises as `Deletions.delete_topic`; `Timeout` while the deletion goes
-        on."""
+        """Returns once the topic is erased; see `Deletions.delete_topic`. Raises `Timeout` while it goes on."""
         async with self._request(f"deleting {topic}") as term:
             await term.deletions.delete_topic(topic, force=force, life=life)
 

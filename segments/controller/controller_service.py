@@ -46,7 +46,10 @@ class ControllerService:
 
     async def _update_topic(self, peer: Peer, command: pb.Command) -> pb.Command:
         request = command.update_topic
-        await self._controller.update_topic(TopicName.parse(request.topic), request.policies_json)
+        topic = TopicName.parse(request.topic)
+        if request.ask:
+            return pb.Command(life=pb.Life(life=await self._controller.topic_life(topic)))
+        await self._controller.update_topic(topic, request.policies_json, life=request.life)
         return pb.Command(ok=pb.Ok())
 
     async def _delete_topic(self, peer: Peer, command: pb.Command) -> pb.Command:

@@ -157,7 +157,7 @@ class Deletions:
             marked = record.create_revision
             await end_of(self._go_on_topic(topic.path))
         if not marked and under_way is None:
-            raise TopicNotFound(f"{topic} does not exist" if record is None else f"{topic} is another one by now")
+            raise not_there(topic, record)
 
     async def wait_topic(self, topic_path: str) -> None:
         """Wait until a topic that is being deleted is gone."""
@@ -368,6 +368,11 @@ class _Use:
     def __str__(self) -> str:
         topic = str(self.topology.topic)
         return topic if self.subscription is None else f"subscription {self.subscription} of {topic}"
+
+
+def not_there(topic: TopicName, record: KeyValue | None) -> TopicNotFound:
+    """`record`: of another topic of the name; None: there is none."""
+    return TopicNotFound(f"{topic} does not exist" if record is None else f"{topic} is another one by now")
 
 
 def _topology_of(topic: TopicName, record: KeyValue) -> Topology:

@@ -91,7 +91,7 @@ async def test_what_is_deleted_while_an_earlier_one_of_its_name_is_forgotten_is_
 
 @pytest.mark.parametrize("landed_before", [False, True])
 @virtual_time
-async def test_a_request_to_delete_a_topic_of_before_leaves_the_next_of_its_name_alone(landed_before: bool) -> None:
+async def test_a_request_for_a_topic_of_before_leaves_the_next_of_its_name_alone(landed_before: bool) -> None:
     """▲ It lands late, or again: the next topic's messages would be lost."""
     async with running(MemoryEtcd(LoopClock()), "a") as [a]:
         await a.controller.create_topic(TOPIC, 2, "")
@@ -102,13 +102,15 @@ async def test_a_request_to_delete_a_topic_of_before_leaves_the_next_of_its_name
         await a.controller.create_topic(TOPIC, 2, "")
         with pytest.raises(TopicNotFound, match="another one"):
             await a.controller.delete_topic(TOPIC, force=True, life=life)
+        with pytest.raises(TopicNotFound, match="another one"):  # ▲ with the former retention
+            await a.controller.update_topic(TOPIC, '{"retention_ms": 1000}', life=life)
         await a.controller.delete_topic(TOPIC, force=True, life=await a.controller.topic_life(TOPIC))
         with pytest.raises(TopicNotFound):
             await a.controller.topic_life(TOPIC)
 
 
 @virtual_time
-async def test_a_request_to_delete_a_subscription_of_before_leaves_the_next_of_its_name_alone() -> None:
+async def test_a_request_for_a_subscription_of_before_leaves_the_next_of_its_name_alone() -> None:
     """▲ The next one's acks would be lost, and its messages come again."""
     async with running(MemoryEtcd(LoopClock()), "a") as [a]:
         await a.controller.create_topic(TOPIC, 2, "")

@@ -66,8 +66,12 @@ async def create_topic(session: Session, topic: str, segments: int, policies: di
 
 async def update_topic(session: Session, topic: str, policies: str) -> None:
     name = str(TopicName.parse(topic))
-    command = pb.Command(update_topic=pb.UpdateTopic(topic=name, policies_json=policies))
-    await _ask_controller(session, f"changing {name}", command)
+
+    def command(life: int) -> pb.Command:
+        request = pb.UpdateTopic(topic=name, policies_json=policies, life=life, ask=not life)
+        return pb.Command(update_topic=request)
+
+    await _change(session, f"changing {name}", command)
 
 
 async def delete_topic(session: Session, topic: str, *, force: bool) -> None:
@@ -76,7 +80,7 @@ async def delete_topic(session: Session, topic: str, *, force: bool) -> None:
     def command(life: int) -> pb.Command:
         return pb.Command(delete_topic=pb.DeleteTopic(topic=name, force=force, life=life, ask=not life))
 
-    await _delete(session, f"deleting {name}", command, gone=TopicNotFound)
+    await _change(session, f"deleting {name}", command, gone=(TopicNotFound,))
 
 
 async def delete_subscription(session: Session, topic: str, subscription: str, *, force: bool) -> None:
@@ -87,7 +91,7 @@ async def delete_subscription(session: Session, topic: str, subscription: str, *
         request = pb.DeleteSubscription(topic=name, subscription=subscription, force=force, life=life, ask=not life)
         return pb.Command(delete_subscription=request)
 
-    await _delete(session, f"deleting subscription {subscription} of {name}", command, gone=SubscriptionNotFound)
+    await _change(session, f"deleting subscription {subscription} of {name}", command, gone=(SubscriptionNotFound,))
 
 
 async def split(session: Session, segment: str, at: int | None) -> TopicLayout:
@@ -140,27 +144,20 @@ async def _change_layout(session: Session, what: str, segment: SegmentName, comm
     return layout
 
 
-async def _ask_controller(session: Session, what: str, command: pb.Command) -> None:
-    """Send a request until definite."""
-    deadline = session.deadline()
-
-    async def attempt() -> None:
-        await _call_controller(session, deadline, command)
-
-    await session.repeat(what, deadline, attempt)
-
-
 async def _call_controller(session: Session, deadline: Deadline, command: pb.Command) -> pb.Command:
     link = await session.directory.controller_link(deadline)
     return await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
 
 
-async def _delete(session: Session, what: str, command: Callable[[int], pb.Command], *, gone: type[TxnError]) -> None:
-    """Delete what has the name now, by requests that name its life. `command`: of a life; 0 asks for it. `gone`: the
-    error once it is not there any more, which is the end if an earlier request had no answer.
+async def _change(
+    session: Session, what: str, command: Callable[[int], pb.Command], *, gone: tuple[type[TxnError], ...] = ()
+) -> None:
+    """Change or delete what has the name now, by requests that name its life. `command`: of a life; 0 asks for it.
+    `gone`: errors that are the end if an earlier request had no answer, since it may have deleted it.
 
-    ▲ A request that is repeated, or lands late, would delete what was made anew under the name: so the first question
-    is which one is there. Controllers of an earlier version delete it at that question, and say Ok."""
+    ▲ A request that is repeated, or lands late, would change or delete what was made again under the name: so the first
+    question is which one is there. Controllers of an earlier version carry the change out at that question: they answer
+    Ok."""
     deadline = session.deadline()
     life, unanswered = 0, False
 
@@ -176,8 +173,8 @@ async def _delete(session: Session, what: str, command: Callable[[int], pb.Comma
         except (Timeout, ConnectionLost, OutcomeUnknown):
             unanswered = True
             raise
-        except TxnError as error:
-            if not unanswered or not isinstance(error, gone):
+        except gone:
+            if not unanswered:
                 raise
 
     await session.repeat(what, deadline, attempt)

@@ -569,12 +569,16 @@ class Life(_message.Message):
     def __init__(self, life: _Optional[int] = ...) -> None: ...
 
 class UpdateTopic(_message.Message):
-    __slots__ = ("topic", "policies_json")
+    __slots__ = ("topic", "policies_json", "life", "ask")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     POLICIES_JSON_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
     topic: str
     policies_json: str
-    def __init__(self, topic: _Optional[str] = ..., policies_json: _Optional[str] = ...) -> None: ...
+    life: int
+    ask: bool
+    def __init__(self, topic: _Optional[str] = ..., policies_json: _Optional[str] = ..., life: _Optional[int] = ..., ask: _Optional[bool] = ...) -> None: ...
 
 class SplitSegment(_message.Message):
     __slots__ = ("segment", "at")

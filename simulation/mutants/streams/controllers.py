@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *(
         Mutant(
             name=name,
-            rule="a request to delete, late or repeated, leaves what was made again under the name alone",
+            rule="a request to change or delete, late or repeated, leaves what was made again under the name alone",
             section="§8",
             file=file,
             old=old,
@@ -59,14 +59,21 @@ MUTANTS: tuple[Mutant, ...] = (
                 "segments/controller/deletions.py",
                 "is not None and (marked or life) in (0, record.create_revision):",
                 "is not None and marked in (0, record.create_revision):",
-                f"{USED_AGAIN}to_delete_a_topic_of_before_leaves_the_next_of_its_name_alone[True]",
+                f"{USED_AGAIN}for_a_topic_of_before_leaves_the_next_of_its_name_alone[True]",
             ),
             (
                 "late-deletion-of-the-next-subscription",
                 "segments/controller/deletions.py",
                 "record is None or (marked or life) not in",
                 "record is None or marked not in",
-                f"{USED_AGAIN}to_delete_a_subscription_of_before_leaves_the_next_of_its_name_alone",
+                f"{USED_AGAIN}for_a_subscription_of_before_leaves_the_next_of_its_name_alone",
+            ),
+            (
+                "late-policies-for-the-next-topic",
+                "segments/controller/controller.py",
+                "if record is None or life not in (0, record.create_revision):",
+                "if record is None:",
+                f"{USED_AGAIN}for_a_topic_of_before_leaves_the_next_of_its_name_alone[True]",
             ),
             (
                 "repeated-deletion-asks-again",
