@@ -330,12 +330,17 @@ async def run_script(
         sys.executable, "-W", "error", "-c", script, url, stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )
     assert process.stdout is not None
-    if interrupt:
-        assert await process.stdout.readline() == b"waiting\n"
-        await asyncio.sleep(after_s)
-        process.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    output, _ = await asyncio.wait_for(process.communicate(), 30)
+    try:
+        if interrupt:
+            assert await process.stdout.readline() == b"waiting\n"
+            await asyncio.sleep(after_s)
+            process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        output, _ = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     return output.decode(), process.returncode or 0, time.monotonic() - started
 
 
