@@ -43,6 +43,23 @@ async def test_whoever_waits_for_a_server_is_told_at_once_that_its_client_was_cl
 
 
 @virtual_time
+async def test_a_call_that_turns_to_another_server_as_its_client_closes_does_not_wait_until_its_time_is_up() -> None:
+    """▲ Its client makes no connection any more, which nobody told the call."""
+    async with connected(timeout=300.0) as (cluster, client):
+        cluster.controller = ""
+        cluster.announce()
+        await until(lambda: client._directory.controller_address is None)
+        creating = asyncio.ensure_future(client.create_topic(TOPIC))
+        await asyncio.sleep(0.5)
+        assert client._directory.cluster is not None
+        client._directory.cluster.controller_address = "broker:2"  # heard of just as the close wakes the call
+        await client.close()
+        async with asyncio.timeout(10.0):
+            with pytest.raises(txnclient.ConnectionLost, match="closed"):
+                await creating
+
+
+@virtual_time
 async def test_an_abort_does_not_wait_for_sends_whose_connection_ends_beside_it() -> None:
     """▲ They would be sent again to whoever owns the segment next, and be refused there: nobody needs that answer."""
     async with connected("broker:1", "broker:2") as (cluster, client):
