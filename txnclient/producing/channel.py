@@ -23,6 +23,7 @@ from txnclient.connection.topic_layout import SegmentInfo
 from txnclient.producing.batches import Batch, GatheringBatch, Stored
 from txnclient.producing.numbered import NumberedLife
 from txnclient.producing.outbox import EntryOutbox
+from txnclient.producing.room_on_link import RoomOnLink
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import (
@@ -110,7 +111,7 @@ class Channel:
         self._generation = 0
         """Answers to writes of an earlier generation are ignored."""
         self._unanswered_bytes = 0
-        self._paused = False
+        self._room = RoomOnLink(session.loop, self._write, self._given_up)
         self._overloaded: Overloaded | None = None
         """The last refusal, until an entry is stored. Meanwhile only one entry is under way, as a probe."""
         self._backoff = Backoff(session.random)
@@ -204,7 +205,7 @@ class Channel:
         most = MAX_UNANSWERED_ENTRIES if self._overloaded is None else 1
         while outbox.awaited < most and self._unanswered_bytes < MAX_UNANSWERED_BYTES:
             if link.busy:
-                self._pause(link)
+                self._room.wait(link)
                 return
             if (first := outbox.waiting_first) is not None and first.deadline.passed:
                 self._drop_hopeless(self._overloaded)
@@ -238,14 +239,9 @@ class Channel:
         if outbox.may_reopen:
             self._open_soon()
 
-    def _pause(self, link: Link) -> None:
-        if not self._paused:
-            self._paused = True
-            link.when_drained(self._resume)
-
-    def _resume(self) -> None:
-        self._paused = False
-        self._write()
+    def _given_up(self) -> float | None:
+        """While the link has no room: fail what is late. Returns the seconds until the next deadline."""
+        return self._time_left() if self._drop_hopeless(self._overloaded) else None
 
     def _answered(self, batch: Batch, generation: int, answer: asyncio.Future[pb.Command]) -> None:
         error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
