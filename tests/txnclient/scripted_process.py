@@ -217,7 +217,7 @@ class ScriptedServer:
         return pb.Command(ok=pb.Ok())
 
     def _list_topics(self, peer: Peer, command: pb.Command) -> pb.Command:
-        return pb.Command(names=pb.Names(names=[TOPIC]))
+        return pb.Command(names=pb.Names(names=self.cluster.topics))
 
     def _admin_request(self, peer: Peer, command: pb.Command) -> pb.Command:
         return pb.Command(admin_reply=pb.AdminReply(reply_json='{"v":1}'))

@@ -114,10 +114,13 @@ class ConsumerImpl(Generic[V]):
     def topics(self) -> list[str]:
         return self._assigned.topics
 
-    async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
+    def check_topic(self, topic: str) -> None:
         """See `topic_pattern.JoinedTopics`."""
         if self._policy is not None:
             self._policy.check([topic], self.subscription)
+
+    async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
+        """See `topic_pattern.JoinedTopics`."""
         await self._assigned.join_topic(topic, deadline, later=later)
 
     async def _follow(self, followed: FollowedTopics) -> None:

@@ -1,0 +1,115 @@
+"""Mutants of who would wait for ever: connections that nobody makes, reads or closes, and topics of a pattern beside
+one that cannot be joined (§11)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+CLIENT = "tests/txnclient/"
+ENDED_LINKS = f"{CLIENT}connection/test_ended_links.py::"
+CLOSED_LINKS = f"{CLIENT}connection/test_closed_links.py::"
+TIME_UP = f"{CLIENT}producing/test_time_up.py::"
+PATTERN = f"{CLIENT}consuming/test_topic_pattern.py::"
+
+NO_CLOSE = "a simulated client makes no call while it closes"
+NO_SILENCE = "a simulated server that is silent loses its connections"
+NO_PATTERN = "the simulation has no consumers of patterns"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="attempt-not-begun-tells-nobody",
+        rule="who waits for a connection that a closing client does not begin is told",
+        section="§11",
+        file="txnclient/connection/links.py",
+        old="            opening.add_done_callback(lambda _: self._attempted(address, attempt))\n",
+        new=(
+            "            opening.add_done_callback(\n"
+            "                lambda done: None if done.cancelled() else self._attempted(address, attempt)\n"
+            "            )\n"
+        ),
+        tests=(
+            f"{ENDED_LINKS}test_who_needs_a_connection_that_a_closing_client_does_not_begin_is_told_at_once",
+            f"{CLOSED_LINKS}test_a_call_that_turns_to_another_server_as_its_client_closes_does_not_wait_until_its_"
+            "time_is_up",
+        ),
+        why_tests=NO_CLOSE,
+    ),
+    Mutant(
+        name="refused-link-left-open",
+        rule="a connection that is of no use as soon as it is open is closed",
+        section="§11",
+        file="txnclient/connection/links.py",
+        old="                await link.caller.close()  # nobody else knows it\n",
+        new="",
+        tests=(f"{ENDED_LINKS}test_a_connection_whose_announcement_cannot_be_sent_is_closed",),
+        why_tests="no simulated client has more open transactions than a frame can name",
+    ),
+    Mutant(
+        name="late-sends-wait-for-room",
+        rule="what waits for room on a busy connection fails once its time is up",
+        section="§11",
+        file="txnclient/producing/room_on_link.py",
+        old="        if left_s is not None and self._timer is None:  # what was given up may have begun another look\n",
+        new="        if False:\n",
+        tests=(f"{TIME_UP}test_sends_behind_a_busy_connection_end_though_their_broker_reads_nothing",),
+        why_tests=NO_SILENCE,
+    ),
+    Mutant(
+        name="room-of-a-former-owner-awaited",
+        rule="who waits for room waits for the connection that it writes to now",
+        section="§11",
+        file="txnclient/producing/room_on_link.py",
+        old="        if self._link is not link:\n            self._link = link\n",
+        new="        if self._link is None:\n            self._link = link\n",
+        tests=(
+            f"{TIME_UP}test_who_waits_for_a_busy_connection_waits_for_that_of_the_next_owner_once_the_segment_has_"
+            "moved",
+        ),
+        why_tests=NO_SILENCE,
+    ),
+    Mutant(
+        name="failed-join-keeps-feeds",
+        rule="a topic whose join has failed leaves no feeds with the terms of that membership",
+        section="§8",
+        file="txnclient/consuming/assigned_feeds.py",
+        old=(
+            "        self._keep_leaving(topic, membership)\n"
+            "        for path in [path for path in self.by_path if topic_of_segment(path) == topic]:\n"
+        ),
+        new=(
+            "        self._keep_leaving(topic, membership)\n"
+            "        if not membership.life:\n"
+            "            return True\n"
+            "        for path in [path for path in self.by_path if topic_of_segment(path) == topic]:\n"
+        ),
+        tests=(f"{PATTERN}test_a_join_that_fails_leaves_nothing_of_what_was_assigned_meanwhile",),
+        why_tests=NO_PATTERN,
+    ),
+    Mutant(
+        name="topic-that-cannot-be-joined-holds-up-others",
+        rule="topics of a pattern that cannot be joined now keep no others waiting",
+        section="§8",
+        file="txnclient/consuming/topic_pattern.py",
+        old=(
+            "        for some in _in_parts(topics):\n"
+            "            for error in await self._join(some, self._session.deadline"
+        ),
+        new=(
+            "        deadline = self._session.deadline(LOOK_TIMEOUT_S)\n"
+            "        for some in _in_parts(topics):\n"
+            "            for error in await self._join(some, deadline or self._session.deadline"
+        ),
+        tests=(f"{PATTERN}test_topics_that_cannot_be_joined_now_keep_no_others_waiting",),
+        why_tests=NO_PATTERN,
+    ),
+    Mutant(
+        name="one-long-name-ends-a-pattern",
+        rule="a topic whose dead letters can have no topic is left out by a consumer of a pattern",
+        section="§11",
+        file="txnclient/consuming/topic_pattern.py",
+        old="            except InvalidArgument as error:\n                self._refused[topic] = None\n",
+        new="            except LookupError as error:\n                self._refused[topic] = None\n",
+        tests=(f"{PATTERN}test_a_topic_whose_dead_letters_can_have_no_topic_is_told_and_left_out",),
+        why_tests=NO_PATTERN,
+    ),
+)
