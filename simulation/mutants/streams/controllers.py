@@ -249,4 +249,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/segments/broker/test_claiming.py::test_a_segment_that_was_lost_is_taken_over_anew_at_once",),
         why_tests="not looked for with seeds",
     ),
+    Mutant(
+        name="deleted-topics-fill-a-connection",
+        rule="topics that are gone count for no connection",
+        section="§8",
+        file="segments/layout/layout_service.py",
+        old="and not self._forget_gone(peer):\n",
+        new="and peer in self._topics_of:\n",
+        tests=("tests/segments/layout/test_layout_service.py::test_topics_that_are_gone_count_for_no_connection",),
+        why_tests="no simulated client opens ten thousand topics",
+    ),
 )
