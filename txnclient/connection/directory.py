@@ -16,7 +16,7 @@ from txnclient.connection.disowned import Disowned
 from txnclient.connection.links import Link, Links
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout, revision_of, topic_of_segment
-from txnwire.errors import ConnectionLost, NotOwner, TopicNotFound, TxnError, Unauthorized, again
+from txnwire.errors import ConnectionLost, NotOwner, Timeout, TopicNotFound, TxnError, Unauthorized, again
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
@@ -42,6 +42,8 @@ class ClientDirectory:
         self._tasks = tasks
         self._home: Link | None = None
         self._disowned = Disowned()
+        self._silent: Link | None = None
+        """The home that has left a question unanswered, until another one was looked for."""
         self._next_seed = random.getrandbits(16)
         self._topics: dict[str, TopicLayout | None] = {}
         """Layouts of all followed topics; None: the topic did not exist at the last news."""
@@ -131,12 +133,16 @@ class ClientDirectory:
                 return layout
             home = self._home
             if home is not None:
+                patience_s = min(FOLLOW_TIMEOUT_S, deadline.remaining())
                 try:
-                    await self._ask_home(home, topic, deadline.remaining())
+                    await self._ask_home(home, topic, patience_s)
                 except TxnError as error:
                     if not error.retriable:
                         raise
                     last = error
+                    if isinstance(error, Timeout) and patience_s == FOLLOW_TIMEOUT_S:
+                        self._silent = home
+                        self.stir()
                 else:
                     layout = self._topics.get(topic)
                     if layout is None:
@@ -183,17 +189,20 @@ class ClientDirectory:
         """Stay until the connection to home has ended; move home to another server if this one becomes stale.
 
         ▲ A home that is cut off from its store names former owners for ever: a client that stayed could send nothing.
+        One whose event loop hangs answers pings of the connection and nothing else, so a client that stayed could open
+        nothing.
         The search slows down, because there may be no better server."""
         pauses = Backoff(self._random, first_s=FIRST_SEARCH_S, longest_s=LONGEST_SEARCH_S)
         searched_at = float("-inf")
         while not home.closed:
-            if not (home.stale or self._disowned.astray):
+            if not (home.stale or self._disowned.astray or self._silent is home):
                 await self.wait_change_or_lost(home)
                 continue
             if self._clock.monotonic() - searched_at > 2 * LONGEST_SEARCH_S:
                 pauses.reset()
             home = await self._find_fresh(home) or home
             self._disowned.clear()
+            self._silent = None
             searched_at = self._clock.monotonic()
             try:
                 async with asyncio.timeout(pauses.next_s()):

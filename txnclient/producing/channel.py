@@ -18,6 +18,7 @@ from typing import Protocol
 
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.links import Link
+from txnclient.connection.moved_segments import MovedSegment
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import SegmentInfo
 from txnclient.producing.batches import Batch, GatheringBatch, Stored
@@ -102,6 +103,7 @@ class Channel:
         """Closed entries without a final answer."""
         self._outbox: EntryOutbox[Batch] = EntryOutbox()
         self._link: Link | None = None
+        self._moved: MovedSegment | None = None
         self._producer_id = 0
         self._opening = False
         self._withdrawing: dict[TransactionImpl | None, None] = {}
@@ -291,7 +293,9 @@ class Channel:
     def _detach(self) -> None:
         if self._link is not None:
             self._link.producers.pop(self._producer_id, None)
-        self._link = None
+        if self._moved is not None:
+            self._moved.stop()
+        self._link = self._moved = None
         self._generation += 1
         self._unanswered_bytes = 0
         self._outbox.give_up_answers()
@@ -353,6 +357,7 @@ class Channel:
         )
         link.producers[producer_id] = self
         self._link, self._producer_id = link, producer_id
+        self._moved = MovedSegment(session, self.segment, link, self._open_elsewhere)
         try:
             reply = await link.call(pb.Command(open_producer=command), timeout_s=deadline.remaining())
         except TxnError as error:
@@ -378,9 +383,7 @@ class Channel:
 
     def _open_elsewhere(self) -> None:
         """Open again if the owner has changed since the last request."""
-        known = self._session.directory.segment(self.segment)
-        link = self._link
-        if link is not None and known is not None and known.owner_address not in ("", link.address):
+        if self._moved is not None and self._moved.is_elsewhere:
             self._detach()
             self._open_soon()
 

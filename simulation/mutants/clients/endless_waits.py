@@ -9,6 +9,8 @@ CLIENT = "tests/txnclient/"
 ENDED_LINKS = f"{CLIENT}connection/test_ended_links.py::"
 CLOSED_LINKS = f"{CLIENT}connection/test_closed_links.py::"
 TIME_UP = f"{CLIENT}producing/test_time_up.py::"
+SILENT = f"{CLIENT}connection/test_silent_servers.py::"
+DELETED = f"{CLIENT}consuming/test_dead_letters_of_deleted_topics.py::"
 PATTERN = f"{CLIENT}consuming/test_topic_pattern.py::"
 
 NO_CLOSE = "a simulated client makes no call while it closes"
@@ -111,5 +113,68 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            except LookupError as error:\n                self._refused[topic] = None\n",
         tests=(f"{PATTERN}test_a_topic_whose_dead_letters_can_have_no_topic_is_told_and_left_out",),
         why_tests=NO_PATTERN,
+    ),
+    Mutant(
+        name="silent-home-kept",
+        rule="a client leaves a home that does not answer",
+        section="§11",
+        file="txnclient/connection/directory.py",
+        old="            if not (home.stale or self._disowned.astray or self._silent is home):\n",
+        new="            if not (home.stale or self._disowned.astray):\n",
+        tests=(f"{SILENT}test_a_client_leaves_a_home_that_does_not_answer",),
+        why_tests=NO_SILENCE,
+    ),
+    Mutant(
+        name="silent-server-asked-again",
+        rule="what any server answers is asked of another one at each try",
+        section="§11",
+        file="txnclient/connection/any_server.py",
+        old="    addresses = [*addresses[tries % len(addresses) :], *addresses[: tries % len(addresses)]]\n",
+        new="    addresses = [*addresses] if role else [addresses[tries % len(addresses)]]\n",
+        tests=(f"{SILENT}test_a_request_that_any_server_answers_goes_to_another_one_if_the_first_does_not_answer",),
+        why_tests=NO_SILENCE,
+    ),
+    Mutant(
+        name="consumer-stays-at-former-owner",
+        rule="who consumes leaves an owner that says nothing once another one serves the segment",
+        section="§11",
+        file="txnclient/consuming/feed.py",
+        old="        self._moved = MovedSegment(session, self.segment, link, self._leave_broker)\n",
+        new="",
+        tests=(f"{SILENT}test_who_is_at_an_owner_that_hangs_turns_to_the_next_one",),
+        why_tests=NO_SILENCE,
+    ),
+    Mutant(
+        name="producer-stays-at-former-owner",
+        rule="a producer leaves an owner that says nothing once another one serves the segment",
+        section="§11",
+        file="txnclient/producing/channel.py",
+        old="        self._moved = MovedSegment(session, self.segment, link, self._open_elsewhere)\n",
+        new="        self._moved = MovedSegment(session, self.segment, link, int)\n",
+        tests=(f"{SILENT}test_who_is_at_an_owner_that_hangs_turns_to_the_next_one",),
+        why_tests=NO_SILENCE,
+    ),
+    Mutant(
+        name="former-owner-left-at-once",
+        rule="an owner that hands a segment over has the time to say so, and to answer what is under way",
+        section="§11",
+        file="txnclient/connection/moved_segments.py",
+        old="call_later(MOVED_S, self._due)",
+        new="call_later(MOVED_S / 10, self._due)",
+        tests=(f"{SILENT}test_an_owner_that_tells_itself_that_a_segment_has_moved_is_given_the_time_for_it",),
+        why_tests="an owner that is left too early looks like a lost connection",
+    ),
+    Mutant(
+        name="deleted-dead-letter-topic-ends-workers",
+        rule="a consumer goes on where the topic of its dead letters, or of one of them, is deleted",
+        section="§11",
+        file="txnclient/consuming/dead_letters.py",
+        old="MessageTooLarge, TopicNotFound, SubscriptionNotFound)\n",
+        new="MessageTooLarge)\n",
+        tests=(
+            f"{DELETED}test_dead_letters_go_on_behind_the_deletion_of_their_topic",
+            f"{DELETED}test_a_topic_that_is_deleted_while_a_dead_letter_of_it_is_moved_is_left_quietly",
+        ),
+        why_tests="the simulation has no dead letters whose topics are deleted",
     ),
 )
