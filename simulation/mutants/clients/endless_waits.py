@@ -10,12 +10,13 @@ ENDED_LINKS = f"{CLIENT}connection/test_ended_links.py::"
 CLOSED_LINKS = f"{CLIENT}connection/test_closed_links.py::"
 TIME_UP = f"{CLIENT}producing/test_time_up.py::"
 SILENT = f"{CLIENT}connection/test_silent_servers.py::"
+LETTERS = f"{CLIENT}consuming/test_dead_letters_at_the_end.py::"
 DELETED = f"{CLIENT}consuming/test_dead_letters_of_deleted_topics.py::"
 PATTERN = f"{CLIENT}consuming/test_topic_pattern.py::"
 
 NO_CLOSE = "a simulated client makes no call while it closes"
 NO_SILENCE = "a simulated server that is silent loses its connections"
-NO_PATTERN = "the simulation has no consumers of patterns"
+NO_PATTERN = "not looked for with seeds"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -176,5 +177,29 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{DELETED}test_a_topic_that_is_deleted_while_a_dead_letter_of_it_is_moved_is_left_quietly",
         ),
         why_tests="the simulation has no dead letters whose topics are deleted",
+    ),
+    Mutant(
+        name="closing-consumer-cut-off",
+        rule="a client that closes waits for consumers that are closing",
+        section="§11",
+        file="txnclient/consuming/consumer_impl.py",
+        old="        self._assigned.take_no_more()\n        if self._following is not None:\n",
+        new=(
+            "        self._assigned.take_no_more()\n"
+            "        self._on_closed(self)\n"
+            "        if self._following is not None:\n"
+        ),
+        tests=(f"{LETTERS}test_a_client_that_closes_meanwhile_lets_a_consumer_leave_in_order",),
+        why_tests="a simulated client closes its consumers one after the other",
+    ),
+    Mutant(
+        name="second-close-returns-at-once",
+        rule="a second close of a consumer waits for the first",
+        section="§11",
+        file="txnclient/consuming/consumer_impl.py",
+        old="                await self._all_closed.wait()  # its caller may end the loop, or the connections\n",
+        new="                return\n",
+        tests=(f"{LETTERS}test_a_client_that_closes_meanwhile_lets_a_consumer_leave_in_order",),
+        why_tests="a simulated client closes a consumer once",
     ),
 )
