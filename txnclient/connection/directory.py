@@ -42,6 +42,7 @@ class ClientDirectory:
         self._tasks = tasks
         self._home: Link | None = None
         self._disowned = Disowned()
+        self._ended = False
         self._silent: Link | None = None
         """The home that has left a question unanswered, until another one was looked for."""
         self._next_seed = random.getrandbits(16)
@@ -70,6 +71,11 @@ class ClientDirectory:
             if deadline.passed:
                 raise deadline.expired(f"connecting to {', '.join(self._seeds)}", self._not_followed)
             await self.wait_change(deadline.remaining())
+
+    def end(self) -> None:
+        """The client closes: make look-ups give up."""
+        self._ended = True
+        self.stir()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after every change, before waiting tasks go on; returns a function that removes it."""
@@ -125,9 +131,12 @@ class ClientDirectory:
         return self._absent.get(topic, 0)
 
     async def layout(self, topic: str, deadline: Deadline) -> TopicLayout:
-        """The layout of a topic, which it follows from now on. Raises `TopicNotFound`, `Timeout`."""
+        """The layout of a topic, which it follows from now on. Raises `TopicNotFound`, `Timeout`, `ConnectionLost` once
+        the client closes."""
         last: TxnError | None = None
         while not deadline.passed:
+            if self._ended:  # ▲ C6: nobody answers any more, so its caller would wait until the time is up
+                raise ConnectionLost(f"looking up {topic}: this client was closed meanwhile") from last
             layout = self._topics.get(topic)
             if layout is not None:
                 return layout

@@ -202,4 +202,27 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{LETTERS}test_a_client_that_closes_meanwhile_lets_a_consumer_leave_in_order",),
         why_tests="a simulated client closes a consumer once",
     ),
+    Mutant(
+        name="look-ups-outlive-their-client",
+        rule="who looks up a topic is told that the client was closed",
+        section="§11",
+        file="txnclient/connection/directory.py",
+        old="            if self._ended:  # ▲ C6",
+        new="            if self._ended and topic in self._topics:  # ▲ C6",
+        tests=(f"{CLOSED_LINKS}test_whoever_looks_up_a_topic_is_told_that_its_client_was_closed",),
+        why_tests=NO_CLOSE,
+    ),
+    Mutant(
+        name="news-of-a-topic-awaited-by-a-closed-client",
+        rule="who waits for the news of a topic that was made again is told that the client was closed",
+        section="§11",
+        file="txnclient/connection/registrations.py",
+        old='            if self._session.closed:\n                raise ConnectionLost(f"looking up',
+        new='            if self._task is None:\n                raise ConnectionLost(f"looking up',
+        tests=(
+            f"{CLOSED_LINKS}test_whoever_waits_for_the_news_of_a_topic_that_was_made_again_is_told_that_its_client_"
+            "was_closed",
+        ),
+        why_tests=NO_CLOSE,
+    ),
 )
