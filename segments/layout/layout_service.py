@@ -88,7 +88,10 @@ class LayoutService:
         """Also watches a topic that does not exist: its creation is pushed."""
         topic = TopicName.parse(command.watch_layout.topic)
         # ▲ First: it is known to exist before it counts, so that no other request takes it for one that is gone.
-        await self._directory.fetch_topic(topic.path)
+        try:
+            await self._directory.fetch_topic(topic.path)
+        except DataCorrupt as error:  # the answer says so, and a repair is pushed
+            log.debug("watched_topic_unreadable", topic=str(topic), error=str(error))
         watched = self._topics_of.setdefault(peer, {})
         if topic.path not in watched and len(watched) >= MAX_TOPICS_PER_CONNECTION and not self._forget_gone(peer):
             raise Overloaded(f"this connection watches {MAX_TOPICS_PER_CONNECTION} topics, the most that are allowed")

@@ -16,7 +16,7 @@ from txnclient.connection.disowned import Disowned
 from txnclient.connection.links import Link, Links
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout, revision_of, topic_of_segment
-from txnwire.errors import ConnectionLost, NotOwner, Timeout, TopicNotFound, TxnError, Unauthorized, again
+from txnwire.errors import ConnectionLost, DataCorrupt, NotOwner, Timeout, TopicNotFound, TxnError, Unauthorized, again
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
@@ -244,7 +244,11 @@ class ClientDirectory:
         # ▲ Also those that the former home is asked for meanwhile: it may answer, and then nobody would tell of them.
         while late := [topic for topic in (*self._topics, *self._asked) if topic not in followed]:
             for topic in late:
-                await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
+                try:
+                    await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
+                except DataCorrupt as error:
+                    # ▲ One record that cannot be read keeps no other topic from being followed; its repair is pushed.
+                    _log.warning("following %s at %s: %s", topic, link.address, error)
             followed.update(dict.fromkeys(late))
         self._home = link
         self._refused = None

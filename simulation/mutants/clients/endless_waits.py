@@ -225,4 +225,30 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NO_CLOSE,
     ),
+    Mutant(
+        name="one-unreadable-topic-leaves-no-home",
+        rule="a topic whose record cannot be read keeps no other one from being followed",
+        section="§8",
+        file="txnclient/connection/directory.py",
+        old="                except DataCorrupt as error:\n",
+        new="                except LookupError as error:\n",
+        tests=(
+            f"{CLIENT}connection/test_topics_of_a_new_home.py::"
+            "test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_followed",
+        ),
+        why_tests="no simulated record of a topic is damaged",
+    ),
+    Mutant(
+        name="unreadable-topic-not-watched",
+        rule="the repair of a topic that could not be read is told to those who asked for it",
+        section="§8",
+        file="segments/layout/layout_service.py",
+        old="        except DataCorrupt as error:  # the answer says so, and a repair is pushed\n",
+        new="        except LookupError as error:\n",
+        tests=(
+            "tests/segments/layout/test_layout_service.py::"
+            "test_a_topic_that_was_unreadable_when_it_was_asked_for_is_pushed_once_it_is_repaired",
+        ),
+        why_tests="no simulated record of a topic is damaged",
+    ),
 )

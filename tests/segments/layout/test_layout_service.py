@@ -23,7 +23,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import OwnerRecord, RegistrationRecord, encode
 from txnstore.store import Commit, Delete, Put
 from txnwire.calls import Caller, serve_connection
-from txnwire.errors import InvalidArgument, NotOwner, Overloaded, TopicExists, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, Overloaded, TopicExists, TxnError
 from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
 
@@ -168,6 +168,19 @@ async def test_topics_that_are_gone_count_for_no_connection(monkeypatch: pytest.
         await client.wait_push(lambda last: last.layout.topic.endswith("/c") and last.layout.exists)
         with pytest.raises(Overloaded):
             await client.call(watching("d"))
+
+
+@virtual_time
+async def test_a_topic_that_was_unreadable_when_it_was_asked_for_is_pushed_once_it_is_repaired() -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        store, key = served.process.store, keys.topic(TOPIC.path)
+        await store.commit(Commit(puts=(Put(key, b"not a record"),)))
+        client = await served.client()
+        with pytest.raises(DataCorrupt):
+            await client.call(WATCH_LAYOUT)
+        repaired = create_record(2, policies={}, created_ms=0)
+        await store.commit(Commit(puts=(Put(key, encode(repaired)),)))
+        await client.wait_push(lambda last: last.layout.exists)
 
 
 @virtual_time
