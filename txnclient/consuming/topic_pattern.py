@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from txnclient.connection import any_server
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import TRANSIENT, Session
-from txnwire.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.names import TOPIC_SCHEME
 from txnwire.proto import txn_pb2 as pb
 
@@ -81,6 +81,8 @@ class FollowedTopics:
         there as before."""
         self._refused: dict[str, None] = {}
         """Topics whose names keep them from being joined."""
+        self._damaged: dict[str, None] = {}
+        """What was told of records that cannot be read."""
 
     async def join(self, deadline: Deadline) -> None:
         """Join all that match now. Raises as a join does."""
@@ -107,9 +109,17 @@ class FollowedTopics:
         """▲ Those that cannot be joined now keep no others waiting: each part has its own time."""
         for some in _in_parts(topics):
             for error in await self._join(some, self._session.deadline(LOOK_TIMEOUT_S), later=True):
-                if not isinstance(error, TRANSIENT):
+                if isinstance(error, DataCorrupt):
+                    self._tell_damaged(error)
+                elif not isinstance(error, TRANSIENT):
                     raise error
                 _log.debug("joining topics that match %s: %s", self._pattern, error)
+
+    def _tell_damaged(self, error: DataCorrupt) -> None:
+        """▲ The topics that are well need not wait for the repair of another one's records: it is told, once."""
+        if (text := str(error)) not in self._damaged:
+            self._damaged[text] = None
+            _log.warning("a topic matches %s, and is not joined before it is repaired: %s", self._pattern, text)
 
     def left(self, topic: str, error: TxnError) -> None:
         """The topic was left because of an error."""

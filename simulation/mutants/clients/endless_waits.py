@@ -251,4 +251,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="no simulated record of a topic is damaged",
     ),
+    Mutant(
+        name="one-damaged-topic-ends-a-pattern",
+        rule="a topic whose record cannot be read is left out by a consumer of a pattern until it is repaired",
+        section="§11",
+        file="txnclient/consuming/topic_pattern.py",
+        old="                if isinstance(error, DataCorrupt):\n                    self._tell_damaged(error)\n",
+        new="                if isinstance(error, LookupError):\n                    pass\n",
+        tests=(f"{PATTERN}test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_joined",),
+        why_tests="no simulated record of a topic is damaged",
+    ),
 )

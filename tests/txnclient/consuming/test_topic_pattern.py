@@ -261,6 +261,18 @@ async def test_topics_that_cannot_be_joined_now_keep_no_others_waiting() -> None
 
 
 @virtual_time
+async def test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_joined() -> None:
+    async with connected() as (cluster, client):
+        server, cluster.topics = cluster.servers["broker:1"], []
+        consumer = await client.consumer(topics_pattern=".*", subscription="s")
+        server.unreadable[NAMES + "a"] = None
+        cluster.topics = [NAMES + "a", TOPIC]
+        await until(lambda: consumer.topics == [TOPIC])
+        await asyncio.sleep(10.0)
+        assert await consumer.receive_many(1, timeout=1.0) == []
+
+
+@virtual_time
 async def test_a_join_that_fails_leaves_nothing_of_what_was_assigned_meanwhile() -> None:
     """▲ By a controller that leads again, for one. A feed that stayed would attach with that assignment's epoch in the
     next membership too, and be refused as often as it asks."""
