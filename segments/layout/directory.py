@@ -239,6 +239,10 @@ class Directory:
         """The layout of `tenant/namespace/name`. Raises `DataCorrupt` if its record cannot be read."""
         return self._topics.get(path)
 
+    def is_gone(self, path: str) -> bool:
+        """Whether no topic of this name is known, not even an unreadable one."""
+        return path not in self._topics.entries and path not in self._topics.broken
+
     async def fetch_topic(self, path: str, *, timeout_s: float = 10.0) -> Topology | None:
         """As `topic`, but reads an unknown topic from the store, so that a new one is always found; ▲ also one that is
         being deleted: another may have its name by now. Raises `StoreUnavailable`, `DataCorrupt`."""

@@ -63,11 +63,14 @@ class LayoutService:
         self._cluster_watchers.pop(peer, None)
         self._stale_cluster.pop(peer, None)
         for path in self._topics_of.pop(peer, {}):
-            watchers = self._watchers_of[path]
-            del watchers[peer]
-            if not watchers:
-                del self._watchers_of[path]
-            self._stale_topics.get(path, {}).pop(peer, None)
+            self._unwatch(peer, path)
+
+    def _unwatch(self, peer: Peer, path: str) -> None:
+        watchers = self._watchers_of[path]
+        del watchers[peer]
+        if not watchers:
+            del self._watchers_of[path]
+        self._stale_topics.get(path, {}).pop(peer, None)
 
     def close(self) -> None:
         self._closed = True
@@ -84,13 +87,28 @@ class LayoutService:
     async def _watch_layout(self, peer: Peer, command: pb.Command) -> pb.Command:
         """Also watches a topic that does not exist: its creation is pushed."""
         topic = TopicName.parse(command.watch_layout.topic)
+        # ▲ First: it is known to exist before it counts, so that no other request takes it for one that is gone.
+        try:
+            await self._directory.fetch_topic(topic.path)
+        except DataCorrupt as error:  # the answer says so, and a repair is pushed
+            log.debug("watched_topic_unreadable", topic=str(topic), error=str(error))
         watched = self._topics_of.setdefault(peer, {})
-        if topic.path not in watched and len(watched) >= MAX_TOPICS_PER_CONNECTION:
+        if topic.path not in watched and len(watched) >= MAX_TOPICS_PER_CONNECTION and not self._forget_gone(peer):
             raise Overloaded(f"this connection watches {MAX_TOPICS_PER_CONNECTION} topics, the most that are allowed")
         watched[topic.path] = None
         self._watchers_of.setdefault(topic.path, {})[peer] = None
-        await self._directory.fetch_topic(topic.path)
         return self._layout_command(topic.path)
+
+    def _forget_gone(self, peer: Peer) -> bool:
+        """Forget the topic that this peer has watched for longest of those that do not exist; whether there was one.
+        ▲ Where topics come and go, a client could else open no more after so many of them. It asks again for one that
+        does not exist."""
+        watched = self._topics_of[peer]
+        gone = next((path for path in watched if self._directory.is_gone(path)), None)
+        if gone is not None:
+            del watched[gone]
+            self._unwatch(peer, gone)
+        return gone is not None
 
     async def _list_topics(self, peer: Peer, command: pb.Command) -> pb.Command:
         """Full names (`topic://…`) in order, read from the store, so that a topic just created is among them. Omits

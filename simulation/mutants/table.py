@@ -10,6 +10,7 @@ from simulation.mutants.clients import (
     careless_ends,
     clients,
     delivered_later,
+    endless_waits,
     fairness,
     flags,
     hanging_workers,
@@ -117,4 +118,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *server_processes.MUTANTS,
     *judges.MUTANTS,
     *seldom_met.MUTANTS,
+    *endless_waits.MUTANTS,
 )

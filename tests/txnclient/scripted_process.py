@@ -13,6 +13,7 @@ from segments.log.dedup import Dedup, DedupVerdict, InFlight
 from txnwire.entry import OutgoingMessage, encode_entry, parse_metadata
 from txnwire.errors import (
     ConnectionLost,
+    DataCorrupt,
     InvalidTxnState,
     NotOwner,
     SegmentSealed,
@@ -79,6 +80,8 @@ class ScriptedServer:
         self.registered: list[tuple[Peer, str, int]] = []
         self.members: dict[Peer, pb.JoinSubscription] = {}
         self.followers: dict[Peer, None] = {}
+        self.unreadable: dict[str, None] = {}
+        """Topics whose records cannot be read."""
         self.layout_followers: dict[Peer, None] = {}
         """Who has asked for the topic's layout."""
         self._frozen: tuple[pb.Cluster, pb.Layout] | None = None
@@ -200,6 +203,8 @@ class ScriptedServer:
     def _watch_layout(self, peer: Peer, command: pb.Command) -> pb.Command:
         if command.watch_layout.topic == TOPIC:
             self.layout_followers[peer] = None
+        if command.watch_layout.topic in self.unreadable:
+            raise DataCorrupt(f"the record of {command.watch_layout.topic} cannot be read")
         return pb.Command(layout=self._known_layout(command.watch_layout.topic))
 
     def _register_producer(self, peer: Peer, command: pb.Command) -> pb.Command:
@@ -217,7 +222,7 @@ class ScriptedServer:
         return pb.Command(ok=pb.Ok())
 
     def _list_topics(self, peer: Peer, command: pb.Command) -> pb.Command:
-        return pb.Command(names=pb.Names(names=[TOPIC]))
+        return pb.Command(names=pb.Names(names=self.cluster.topics))
 
     def _admin_request(self, peer: Peer, command: pb.Command) -> pb.Command:
         return pb.Command(admin_reply=pb.AdminReply(reply_json='{"v":1}'))

@@ -29,6 +29,8 @@ class Cluster:
         self.clock = LoopClock()
         self.servers: dict[str, ScriptedServer] = {}
         self.topology = Topology(TopicName.parse(TOPIC), create_record(2, policies={}, created_ms=0))
+        self.topics = [TOPIC]
+        """What is listed; there is only one."""
         self.life = 0
         """Of the topic, as far as the servers say."""
         self.owners = dict.fromkeys(SEGMENTS, "broker:1")

@@ -28,8 +28,10 @@ async def call(session: Session, command: pb.Command, what: str, *, role: str | 
 
 async def _any_link(session: Session, role: str | None, tries: int, deadline: Deadline) -> Link:
     addresses = session.directory.addresses()
+    # ▲ Each try begins with another one: a server may be connected and answer nothing.
+    addresses = [*addresses[tries % len(addresses) :], *addresses[: tries % len(addresses)]]
     if role is None:
-        return await session.links.get(addresses[tries % len(addresses)], deadline)
+        return await session.links.get(addresses[0], deadline)
     failed: TxnError = ConnectionLost("no server is known")
     for address in addresses:
         try:

@@ -16,7 +16,7 @@ from txnclient.connection.disowned import Disowned
 from txnclient.connection.links import Link, Links
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout, revision_of, topic_of_segment
-from txnwire.errors import ConnectionLost, NotOwner, TopicNotFound, TxnError, Unauthorized, again
+from txnwire.errors import ConnectionLost, DataCorrupt, NotOwner, Timeout, TopicNotFound, TxnError, Unauthorized, again
 from txnwire.names import SegmentName
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
@@ -42,6 +42,9 @@ class ClientDirectory:
         self._tasks = tasks
         self._home: Link | None = None
         self._disowned = Disowned()
+        self._ended = False
+        self._silent: Link | None = None
+        """The home that has left a question unanswered, until another one was looked for."""
         self._next_seed = random.getrandbits(16)
         self._topics: dict[str, TopicLayout | None] = {}
         """Layouts of all followed topics; None: the topic did not exist at the last news."""
@@ -68,6 +71,11 @@ class ClientDirectory:
             if deadline.passed:
                 raise deadline.expired(f"connecting to {', '.join(self._seeds)}", self._not_followed)
             await self.wait_change(deadline.remaining())
+
+    def end(self) -> None:
+        """The client closes: make look-ups give up."""
+        self._ended = True
+        self.stir()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after every change, before waiting tasks go on; returns a function that removes it."""
@@ -123,20 +131,27 @@ class ClientDirectory:
         return self._absent.get(topic, 0)
 
     async def layout(self, topic: str, deadline: Deadline) -> TopicLayout:
-        """The layout of a topic, which it follows from now on. Raises `TopicNotFound`, `Timeout`."""
+        """The layout of a topic, which it follows from now on. Raises `TopicNotFound`, `Timeout`, `ConnectionLost` once
+        the client closes."""
         last: TxnError | None = None
         while not deadline.passed:
+            if self._ended:  # ▲ C6: nobody answers any more, so its caller would wait until the time is up
+                raise ConnectionLost(f"looking up {topic}: this client was closed meanwhile") from last
             layout = self._topics.get(topic)
             if layout is not None:
                 return layout
             home = self._home
             if home is not None:
+                patience_s = min(FOLLOW_TIMEOUT_S, deadline.remaining())
                 try:
-                    await self._ask_home(home, topic, deadline.remaining())
+                    await self._ask_home(home, topic, patience_s)
                 except TxnError as error:
                     if not error.retriable:
                         raise
                     last = error
+                    if isinstance(error, Timeout) and patience_s == FOLLOW_TIMEOUT_S:
+                        self._silent = home
+                        self.stir()
                 else:
                     layout = self._topics.get(topic)
                     if layout is None:
@@ -183,17 +198,20 @@ class ClientDirectory:
         """Stay until the connection to home has ended; move home to another server if this one becomes stale.
 
         ▲ A home that is cut off from its store names former owners for ever: a client that stayed could send nothing.
+        One whose event loop hangs answers pings of the connection and nothing else, so a client that stayed could open
+        nothing.
         The search slows down, because there may be no better server."""
         pauses = Backoff(self._random, first_s=FIRST_SEARCH_S, longest_s=LONGEST_SEARCH_S)
         searched_at = float("-inf")
         while not home.closed:
-            if not (home.stale or self._disowned.astray):
+            if not (home.stale or self._disowned.astray or self._silent is home):
                 await self.wait_change_or_lost(home)
                 continue
             if self._clock.monotonic() - searched_at > 2 * LONGEST_SEARCH_S:
                 pauses.reset()
             home = await self._find_fresh(home) or home
             self._disowned.clear()
+            self._silent = None
             searched_at = self._clock.monotonic()
             try:
                 async with asyncio.timeout(pauses.next_s()):
@@ -226,7 +244,11 @@ class ClientDirectory:
         # ▲ Also those that the former home is asked for meanwhile: it may answer, and then nobody would tell of them.
         while late := [topic for topic in (*self._topics, *self._asked) if topic not in followed]:
             for topic in late:
-                await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
+                try:
+                    await self._watch_topic(link, topic, FOLLOW_TIMEOUT_S)
+                except DataCorrupt as error:
+                    # ▲ One record that cannot be read keeps no other topic from being followed; its repair is pushed.
+                    _log.warning("following %s at %s: %s", topic, link.address, error)
             followed.update(dict.fromkeys(late))
         self._home = link
         self._refused = None

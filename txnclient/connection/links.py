@@ -228,7 +228,8 @@ class Links:
         attempt = self._attempts.get(address)
         if attempt is None:
             attempt = self._attempts[address] = asyncio.get_running_loop().create_future()
-            self._tasks.start(self._open(address, attempt), name=f"connect {address}")
+            opening = self._tasks.start(self._open(address, attempt), name=f"connect {address}")
+            opening.add_done_callback(lambda _: self._attempted(address, attempt))
         await asyncio.wait((attempt,), timeout=deadline.remaining())
         if not attempt.done():
             raise deadline.expired(f"connecting to {address}", self._failures.get(address))
@@ -249,7 +250,11 @@ class Links:
                 on_closed=link.lost,
                 timeout_s=CONNECT_TIMEOUT_S,
             )
-            self._on_opened(link)  # raises `ConnectionLost` if the other end has closed it already
+            try:
+                self._on_opened(link)  # raises `ConnectionLost` if the other end has closed it already
+            except BaseException:
+                await link.caller.close()  # nobody else knows it
+                raise
         except TxnError as error:
             if backoff is None:
                 self._backoffs[address] = Backoff(self._random)
@@ -261,11 +266,14 @@ class Links:
             self._failures.pop(address, None)
             self._links[address] = link
             attempt.set_result(link)
-        finally:
-            del self._attempts[address]
-            if not attempt.done():
-                attempt.set_exception(ConnectionLost(f"connecting to {address} was given up: this client is closing"))
-                attempt.exception()
+
+    def _attempted(self, address: str, attempt: asyncio.Future[Link]) -> None:
+        """▲ C6: also of a task that was cancelled before its first step: its callers would wait until their time is
+        up."""
+        del self._attempts[address]
+        if not attempt.done():
+            attempt.set_exception(ConnectionLost(f"connecting to {address} was given up: this client is closing"))
+            attempt.exception()
 
     async def close(self) -> None:
         """Close every link; bounded by the callers' own bounds."""

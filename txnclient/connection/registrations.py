@@ -14,7 +14,7 @@ from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import TopicLayout
-from txnwire.errors import TopicNotFound, TxnError, again
+from txnwire.errors import ConnectionLost, TopicNotFound, TxnError, again
 from txnwire.proto import txn_pb2 as pb
 
 REGISTER_TIMEOUT_S: Final = 5.0
@@ -91,6 +91,8 @@ class Registrations:
 
     async def _wait_life(self, topic: str, life: int, deadline: Deadline) -> None:
         while (known := self._session.directory.known_layout(topic)) is None or known.life < life:
+            if self._session.closed:
+                raise ConnectionLost(f"looking up {topic}: this client was closed meanwhile")
             if deadline.passed:
                 raise deadline.expired(f"looking up {topic}")
             await self._session.directory.wait_change(min(deadline.remaining(), 1.0))

@@ -101,9 +101,9 @@ class Session:
         )
 
     def close(self) -> None:
-        """Make calls that wait for a retry give up."""
+        """Make calls that wait for a retry, or for news, give up."""
         self._shared.closed = True
-        self.directory.stir()
+        self.directory.end()
 
     def with_tasks(self, tasks: OwnedTasks) -> Session:
         """The same session, with background tasks owned by one object opened in it."""

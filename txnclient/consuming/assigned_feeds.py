@@ -162,9 +162,9 @@ class AssignedFeeds:
         try:
             await membership.join(deadline)
         except BaseException:
-            membership.leave_nowait()  # ▲ a caller that has gone: the join may arrive, and the close does not know it
-            self._forget(topic, membership)
-            self._keep_leaving(topic, membership)
+            # ▲ A caller that has gone: the join may arrive, and the close does not know it. Segments may have been
+            # assigned all the same: their feeds would have the terms of a membership that is over, in the next one too.
+            self._drop(topic, membership, NotAllowed(f"{topic} was not joined after all: its messages come again"))
             raise
 
     def _topic_failed(self, topic: str, error: TxnError) -> None:
@@ -175,26 +175,25 @@ class AssignedFeeds:
             self._session.loop.call_soon(self._leave_topic, topic, membership, error)
 
     def _leave_topic(self, topic: str, membership: ConsumerMembership, error: TxnError) -> None:
-        if self._closed or not self._forget(topic, membership):
-            return
-        membership.leave_nowait()
-        self._keep_leaving(topic, membership)
-        for path in [path for path in self.by_path if topic_of_segment(path) == topic]:
-            self.by_path.pop(path).close_with(for_good(error))
-        if self.on_left is not None:
+        if not self._closed and self._drop(topic, membership, for_good(error)) and self.on_left is not None:
             self.on_left(topic, error)
 
-    def _keep_leaving(self, topic: str, membership: ConsumerMembership) -> None:
-        leaving = {**self._leaving, topic: membership}
-        self._leaving = {name: one for name, one in leaving.items() if not one.has_left}
-
-    def _forget(self, topic: str, membership: ConsumerMembership) -> bool:
-        """Whether it was the topic's membership. ▲ The topic may have been joined anew meanwhile."""
+    def _drop(self, topic: str, membership: ConsumerMembership, error: TxnError) -> bool:
+        """Leave the topic, and close its feeds with `error`. Whether it was the topic's membership: ▲ the topic may
+        have been joined anew meanwhile."""
+        membership.leave_nowait()
         if self._memberships.get(topic) is not membership:
             return False
         del self._memberships[topic]
         self._terms.pop(topic, None)
+        self._keep_leaving(topic, membership)
+        for path in [path for path in self.by_path if topic_of_segment(path) == topic]:
+            self.by_path.pop(path).close_with(error)
         return True
+
+    def _keep_leaving(self, topic: str, membership: ConsumerMembership) -> None:
+        leaving = {**self._leaving, topic: membership}
+        self._leaving = {name: one for name, one in leaving.items() if not one.has_left}
 
     def _assigned(self, assignment: pb.Assignment) -> None:
         if self._closed or assignment.topic not in self._memberships:

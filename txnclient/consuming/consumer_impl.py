@@ -94,6 +94,7 @@ class ConsumerImpl(Generic[V]):
             self._assigned.on_left = self._followed.left
         self._on_closed = on_closed
         self._closed = False
+        self._all_closed = asyncio.Event()
 
     def __repr__(self) -> str:
         what = f"{self.subscription}: {self.type} of {', '.join(self.topics)}"
@@ -114,10 +115,13 @@ class ConsumerImpl(Generic[V]):
     def topics(self) -> list[str]:
         return self._assigned.topics
 
-    async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
+    def check_topic(self, topic: str) -> None:
         """See `topic_pattern.JoinedTopics`."""
         if self._policy is not None:
             self._policy.check([topic], self.subscription)
+
+    async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
+        """See `topic_pattern.JoinedTopics`."""
         await self._assigned.join_topic(topic, deadline, later=later)
 
     async def _follow(self, followed: FollowedTopics) -> None:
@@ -454,13 +458,14 @@ class ConsumerImpl(Generic[V]):
     async def close(self) -> None:
         """See `Consumer.close`."""
         if self._closed:
+            if self._session.is_here:
+                await self._all_closed.wait()  # its caller may end the loop, or the connections
             return
         self._session.expect_here()
         self._closed = True
         self._assigned.take_no_more()
         if self._following is not None:
             self._following.cancel()  # ▲ a topic joined from now on would never be left
-        self._on_closed(self)
         self._receiver.close()
         try:
             if self._dead_letters is not None:
@@ -469,4 +474,8 @@ class ConsumerImpl(Generic[V]):
             try:
                 await self._assigned.leave(f"consumer {self.name} was closed before this ack was answered")
             finally:
-                await self._tasks.close()
+                try:
+                    await self._tasks.close()
+                finally:
+                    self._all_closed.set()
+                    self._on_closed(self)  # ▲ not before: a client closing meanwhile waits for it, too

@@ -26,6 +26,7 @@ from txnwire.errors import (
     InvalidTxnState,
     MessageTooLarge,
     NotAllowed,
+    SubscriptionNotFound,
     TopicExists,
     TopicNotFound,
     TxnError,
@@ -41,6 +42,10 @@ REDELIVERIES = "dlq.redeliveries"
 MOVE_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 2.0
 """How long closing a consumer waits for moves; the rest is delivered to another consumer."""
+
+_PASSING = (InvalidTxnState, NotAllowed, MessageTooLarge, TopicNotFound, SubscriptionNotFound)
+"""What fails one move. ▲ Also that a topic is gone: that of the dead letters is made again by the next move, and that
+of the message ends its feed, which may be one of many topics of a pattern."""
 
 _log = logging.getLogger("txnclient")
 
@@ -228,8 +233,7 @@ class DeadLetters:
 
     async def _give_back(self, holder: DeadMessageHolder, messages: list[Message[Any]], error: TxnError) -> None:
         _log.warning("moving %d messages of %s to the dead letters: %s", len(messages), messages[0].topic, error)
-        passes = error.retriable or error.requires_abort
-        if not passes and not isinstance(error, (InvalidTxnState, NotAllowed, MessageTooLarge)):
+        if not (error.retriable or error.requires_abort or isinstance(error, _PASSING)):
             self._on_failed(error)
         holder.nack_nowait(messages, self._redelivery_delay_s)
         producer = self._producers.pop(self._policy.topic_for(messages[0].topic, self._subscription), None)

@@ -9,6 +9,7 @@ from typing import Any
 
 from txnclient.connection.deadlines import LONGEST_PAUSE_S, Backoff, Deadline
 from txnclient.connection.links import Link
+from txnclient.connection.moved_segments import MovedSegment
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import topic_of_segment
 from txnclient.consuming.acks import FeedAcks
@@ -52,6 +53,7 @@ class Feed:
         self._consumer_id = 0
         self._attached = False
         self._unlisten: Callable[[], None] | None = None
+        self._moved: MovedSegment | None = None
         self._lost = asyncio.Event()
         self._at_once = False
         """Attach again without a pause: the feed left on purpose, or its target is gone, which the next answer
@@ -145,6 +147,7 @@ class Feed:
         request.segment = self.segment
         request.min_revision = max(session.commit_revision, self._min_revision)
         self._link, self._consumer_id = link, consumer_id
+        self._moved = MovedSegment(session, self.segment, link, self._leave_broker)
         self._at_once = False
         self._lost.clear()  # ▲ only now: a leave requested before attaching must not cause a second attach
         link.consumers[consumer_id] = self
@@ -174,6 +177,9 @@ class Feed:
             if self._unlisten is not None:
                 self._unlisten()
                 self._unlisten = None
+            if self._moved is not None:
+                self._moved.stop()
+                self._moved = None
             self._on_detached()
         self._lost.set()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from txnclient.connection import any_server
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import TRANSIENT, Session
-from txnwire.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.names import TOPIC_SCHEME
 from txnwire.proto import txn_pb2 as pb
 
@@ -62,6 +62,9 @@ class JoinedTopics(Protocol):
 
     @property
     def topics(self) -> list[str]: ...
+    def check_topic(self, topic: str) -> None:
+        """Raises `InvalidArgument` if its name keeps it from being one of them."""
+
     async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
         """`later`: it has appeared since the consumer was opened. Raises `TopicNotFound`, and as a join does."""
 
@@ -76,10 +79,19 @@ class FollowedTopics:
         self._gone: dict[str, tuple[int, TxnError, int]] = {}
         """Topics that were left because of an error: their life then, the error, and at how many looks since they were
         there as before."""
+        self._refused: dict[str, None] = {}
+        """Topics whose names keep them from being joined."""
+        self._damaged: dict[str, None] = {}
+        """What was told of records that cannot be read."""
 
     async def join(self, deadline: Deadline) -> None:
         """Join all that match now. Raises as a join does."""
-        await self._join(await self._matching(deadline), deadline, later=False)
+        matching = await self._matching(deadline)
+        for topic in matching:
+            self._joined.check_topic(topic)
+        for some in _in_parts(matching):
+            for error in await self._join(some, deadline, later=False):
+                raise error
 
     async def follow(self) -> None:
         """Look again for ever. Raises what keeps a topic from being joined, and does not pass."""
@@ -87,9 +99,27 @@ class FollowedTopics:
             await asyncio.sleep(LOOK_S)
             deadline = self._session.deadline(LOOK_TIMEOUT_S)
             try:
-                await self._join(await self._new(await self._matching(deadline), deadline), deadline, later=True)
+                new = await self._new(await self._matching(deadline), deadline)
             except TRANSIENT as error:
                 _log.debug("looking for topics that match %s: %s", self._pattern, error)
+            else:
+                await self._join_new(new)
+
+    async def _join_new(self, topics: Sequence[str]) -> None:
+        """▲ Those that cannot be joined now keep no others waiting: each part has its own time."""
+        for some in _in_parts(topics):
+            for error in await self._join(some, self._session.deadline(LOOK_TIMEOUT_S), later=True):
+                if isinstance(error, DataCorrupt):
+                    self._tell_damaged(error)
+                elif not isinstance(error, TRANSIENT):
+                    raise error
+                _log.debug("joining topics that match %s: %s", self._pattern, error)
+
+    def _tell_damaged(self, error: DataCorrupt) -> None:
+        """▲ The topics that are well need not wait for the repair of another one's records: it is told, once."""
+        if (text := str(error)) not in self._damaged:
+            self._damaged[text] = None
+            _log.warning("a topic matches %s, and is not joined before it is repaired: %s", self._pattern, text)
 
     def left(self, topic: str, error: TxnError) -> None:
         """The topic was left because of an error."""
@@ -104,10 +134,12 @@ class FollowedTopics:
         return [topic for topic in reply.names.names if self._pattern.matches(topic)]
 
     async def _new(self, matching: Sequence[str], deadline: Deadline) -> list[str]:
-        self._gone = {topic: gone for topic, gone in self._gone.items() if topic in matching}
+        there, joined = dict.fromkeys(matching), dict.fromkeys(self._joined.topics)
+        self._gone = {topic: gone for topic, gone in self._gone.items() if topic in there}
+        self._refused = {topic: None for topic in self._refused if topic in there}
         found = []
         for topic in matching:
-            if topic in self._joined.topics:
+            if topic in joined or self._is_refused(topic):
                 continue
             if topic not in self._gone or await self._is_another(topic, deadline):
                 self._gone.pop(topic, None)
@@ -129,10 +161,23 @@ class FollowedTopics:
         self._gone[topic] = life, error, looks + 1
         return isinstance(error, TopicNotFound) and looks > 0
 
-    async def _join(self, topics: Sequence[str], deadline: Deadline, *, later: bool) -> None:
-        for at in range(0, len(topics), JOINED_AT_ONCE):
-            some = topics[at : at + JOINED_AT_ONCE]
-            joins = (self._joined.join_topic(topic, deadline, later=later) for topic in some)
-            for result in await asyncio.gather(*joins, return_exceptions=True):
-                if isinstance(result, BaseException) and not isinstance(result, TopicNotFound):  # deleted since
-                    raise result
+    def _is_refused(self, topic: str) -> bool:
+        """▲ Whoever may make a topic must not end the consumers of all others by its name: it is told, once."""
+        if topic not in self._refused:
+            try:
+                self._joined.check_topic(topic)
+            except InvalidArgument as error:
+                self._refused[topic] = None
+                _log.warning("topic %s matches %s, and is left out: %s", topic, self._pattern, error)
+        return topic in self._refused
+
+    async def _join(self, topics: Sequence[str], deadline: Deadline, *, later: bool) -> list[BaseException]:
+        """Returns why some of them could not be joined, if not for their deletion."""
+        joins = (self._joined.join_topic(topic, deadline, later=later) for topic in topics)
+        results = await asyncio.gather(*joins, return_exceptions=True)
+        return [one for one in results if isinstance(one, BaseException) and not isinstance(one, TopicNotFound)]
+
+
+def _in_parts(topics: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(topics), JOINED_AT_ONCE):
+        yield topics[at : at + JOINED_AT_ONCE]

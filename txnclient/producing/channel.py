@@ -18,11 +18,13 @@ from typing import Protocol
 
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.links import Link
+from txnclient.connection.moved_segments import MovedSegment
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.connection.topic_layout import SegmentInfo
 from txnclient.producing.batches import Batch, GatheringBatch, Stored
 from txnclient.producing.numbered import NumberedLife
 from txnclient.producing.outbox import EntryOutbox
+from txnclient.producing.room_on_link import RoomOnLink
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import (
@@ -101,6 +103,7 @@ class Channel:
         """Closed entries without a final answer."""
         self._outbox: EntryOutbox[Batch] = EntryOutbox()
         self._link: Link | None = None
+        self._moved: MovedSegment | None = None
         self._producer_id = 0
         self._opening = False
         self._withdrawing: dict[TransactionImpl | None, None] = {}
@@ -110,7 +113,7 @@ class Channel:
         self._generation = 0
         """Answers to writes of an earlier generation are ignored."""
         self._unanswered_bytes = 0
-        self._paused = False
+        self._room = RoomOnLink(session.loop, self._write, self._given_up)
         self._overloaded: Overloaded | None = None
         """The last refusal, until an entry is stored. Meanwhile only one entry is under way, as a probe."""
         self._backoff = Backoff(session.random)
@@ -204,7 +207,7 @@ class Channel:
         most = MAX_UNANSWERED_ENTRIES if self._overloaded is None else 1
         while outbox.awaited < most and self._unanswered_bytes < MAX_UNANSWERED_BYTES:
             if link.busy:
-                self._pause(link)
+                self._room.wait(link)
                 return
             if (first := outbox.waiting_first) is not None and first.deadline.passed:
                 self._drop_hopeless(self._overloaded)
@@ -238,14 +241,9 @@ class Channel:
         if outbox.may_reopen:
             self._open_soon()
 
-    def _pause(self, link: Link) -> None:
-        if not self._paused:
-            self._paused = True
-            link.when_drained(self._resume)
-
-    def _resume(self) -> None:
-        self._paused = False
-        self._write()
+    def _given_up(self) -> float | None:
+        """While the link has no room: fail what is late. Returns the seconds until the next deadline."""
+        return self._time_left() if self._drop_hopeless(self._overloaded) else None
 
     def _answered(self, batch: Batch, generation: int, answer: asyncio.Future[pb.Command]) -> None:
         error = ConnectionLost("cancelled") if answer.cancelled() else answer.exception()
@@ -295,7 +293,9 @@ class Channel:
     def _detach(self) -> None:
         if self._link is not None:
             self._link.producers.pop(self._producer_id, None)
-        self._link = None
+        if self._moved is not None:
+            self._moved.stop()
+        self._link = self._moved = None
         self._generation += 1
         self._unanswered_bytes = 0
         self._outbox.give_up_answers()
@@ -357,6 +357,7 @@ class Channel:
         )
         link.producers[producer_id] = self
         self._link, self._producer_id = link, producer_id
+        self._moved = MovedSegment(session, self.segment, link, self._open_elsewhere)
         try:
             reply = await link.call(pb.Command(open_producer=command), timeout_s=deadline.remaining())
         except TxnError as error:
@@ -382,9 +383,7 @@ class Channel:
 
     def _open_elsewhere(self) -> None:
         """Open again if the owner has changed since the last request."""
-        known = self._session.directory.segment(self.segment)
-        link = self._link
-        if link is not None and known is not None and known.owner_address not in ("", link.address):
+        if self._moved is not None and self._moved.is_elsewhere:
             self._detach()
             self._open_soon()
 

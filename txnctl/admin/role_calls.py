@@ -16,6 +16,7 @@ from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import PROTOCOL_VERSION
+from txnwire.tasks import cancel_all, errand
 from txnwire.turns import in_turns
 
 CALL_TIMEOUT_S = 5.0
@@ -31,7 +32,7 @@ class RoleCalls:
         self._name = name
         self._session_id = random.getrandbits(128).to_bytes(16, "big")
         self._callers: dict[str, Caller] = {}
-        self._opening = asyncio.Lock()
+        self._opening: dict[str, asyncio.Task[Caller]] = {}
 
     async def read_position(self, segment: str, min_revision: int, timestamp_ms: int = 0) -> Position:
         """Asks the segment's owner for `max_read_position`; the owner answers once it has followed decisions to
@@ -94,6 +95,7 @@ class RoleCalls:
         return answer
 
     async def close(self) -> None:
+        await cancel_all(list(self._opening.values()))
         callers, self._callers = self._callers, {}
         for caller in callers.values():
             await caller.close()
@@ -105,17 +107,26 @@ class RoleCalls:
         return owner.address
 
     async def _call(self, address: str, command: pb.Command) -> pb.Command:
-        async with self._opening:
-            caller = self._callers.get(address)
-            if caller is None or caller.closed:
-                caller = self._callers[address] = await self._open(address)
+        caller = self._callers.get(address)
+        if caller is None or caller.closed:
+            caller = await self._opened(address)
         return await caller.call(command, timeout_s=CALL_TIMEOUT_S)
+
+    async def _opened(self, address: str) -> Caller:
+        """▲ One attempt for each address, which all share who wait for it: with one after the other, a broker that
+        cannot be reached and owns many segments would keep the questions to all others waiting for minutes."""
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = errand(self._open(address), name="connecting", of=address)
+            opening.add_done_callback(lambda _: self._opening.pop(address))
+        return await asyncio.shield(opening)
 
     async def _open(self, address: str) -> Caller:
         hello = pb.Hello(protocol_version=PROTOCOL_VERSION, client_name=self._name, session_id=self._session_id)
-        return await Caller.open(
+        caller = self._callers[address] = await Caller.open(
             self._transport, address, hello, clock=self._clock, on_push=lambda _: None, timeout_s=CALL_TIMEOUT_S
         )
+        return caller
 
 
 def _position(position: pb.Position) -> Position:

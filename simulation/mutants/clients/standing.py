@@ -111,8 +111,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a consumer whose opening is cancelled leaves the topic that it was joining (C5)",
         section="§8",
         file="txnclient/consuming/assigned_feeds.py",
-        old="            membership.leave_nowait()  # ▲ a caller",
-        new="            # a caller",
+        old="        membership.leave_nowait()\n        if self._memberships.get(topic) is not membership:\n",
+        new="        if self._memberships.get(topic) is not membership:\n",
         tests=(
             "tests/txnclient/test_cancelled_openings.py::"
             "test_c5_a_consumer_whose_opening_is_cancelled_is_no_member_of_its_subscription[by a pattern]",

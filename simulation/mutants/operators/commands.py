@@ -221,8 +221,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a lost connection between roles is opened again",
         section="§11",
         file="txnctl/admin/role_calls.py",
-        old="            if caller is None or caller.closed:\n",
-        new="            if caller is None:\n",
+        old="        if caller is None or caller.closed:\n",
+        new="        if caller is None:\n",
         tests=(
             "tests/txnctl/admin/test_admin.py::test_a_connection_that_was_lost_is_opened_again_by_the_next_question",
         ),

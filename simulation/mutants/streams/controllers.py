@@ -293,4 +293,44 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/segments/broker/test_claiming.py::test_a_segment_that_was_lost_is_taken_over_anew_at_once",),
         why_tests="not looked for with seeds",
     ),
+    Mutant(
+        name="deleted-topics-fill-a-connection",
+        rule="topics that are gone count for no connection",
+        section="§8",
+        file="segments/layout/layout_service.py",
+        old="and not self._forget_gone(peer):\n",
+        new="and peer in self._topics_of:\n",
+        tests=("tests/segments/layout/test_layout_service.py::test_topics_that_are_gone_count_for_no_connection",),
+        why_tests="no simulated client opens ten thousand topics",
+    ),
+    Mutant(
+        name="one-broker-keeps-all-questions-waiting",
+        rule="a process that cannot be reached keeps no question to another one waiting",
+        section="§8",
+        file="txnctl/admin/role_calls.py",
+        old="        return await asyncio.shield(opening)\n",
+        new=(
+            "        for other in list(self._opening.values()):\n"
+            "            await asyncio.wait((other,))\n"
+            "        return await asyncio.shield(opening)\n"
+        ),
+        tests=(
+            "tests/txnctl/admin/test_admin.py::"
+            "test_a_process_that_cannot_be_reached_keeps_no_question_to_another_one_waiting",
+        ),
+        why_tests="a simulated server that cannot be reached refuses connections",
+    ),
+    Mutant(
+        name="starts-looked-up-one-by-one",
+        rule="where a subscription starts is found within one request, in however many segments",
+        section="§8",
+        file="segments/controller/stream_groups.py",
+        old="POSITIONS_AT_ONCE: Final = 16\n",
+        new="POSITIONS_AT_ONCE: Final = 1\n",
+        tests=(
+            "tests/segments/controller/test_controller.py::"
+            "test_a_start_at_the_latest_over_many_segments_is_found_within_one_request",
+        ),
+        why_tests="no simulated topic has that many segments",
+    ),
 )

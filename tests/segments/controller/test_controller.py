@@ -279,6 +279,20 @@ async def test_a_consumer_that_leaves_while_it_joins_is_not_taken_in() -> None:
 
 
 @virtual_time
+async def test_a_start_at_the_latest_over_many_segments_is_found_within_one_request() -> None:
+    """▲ Each request begins anew, so a search that is too long for one would never end."""
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await with_topic(a, 64)
+        topology = await a.directory.wait_topic(TOPIC.path)
+        a.positions.answers = {path: Position(7, i) for i, path in enumerate(topology.active_paths)}
+        a.positions.pause_s = 0.2
+        await a.controller.join(joining("w", start=pb.Start(latest=True)), Inbox())
+        assert (await subscription_of(a.store)).positions == {
+            path: (7, i) for i, path in enumerate(topology.active_paths)
+        }
+
+
+@virtual_time
 async def test_latest_means_the_moment_of_creation_and_waits_for_decisions_up_to_it() -> None:
     async with running(MemoryEtcd(LoopClock()), "a") as [a]:
         await with_topic(a, 2)
@@ -292,7 +306,7 @@ async def test_latest_means_the_moment_of_creation_and_waits_for_decisions_up_to
         record = await subscription_of(a.store)
         assert record.start == {"kind": "latest"}
         assert record.positions == {path: (7, i) for i, path in enumerate(topology.active_paths)}
-        assert [revision for _, revision in a.positions.asked[1:]] == [created, created]
+        assert [revision for _, revision in a.positions.asked[2:]] == [created, created]
         a.positions.answers = dict.fromkeys(topology.active_paths, Position(9, 9))
         await a.controller.join(joining("later", start=start), Inbox())
         assert await subscription_of(a.store) == record

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from segments.controller.controller_service import ControllerService
+from segments.layout import layout_service
 from segments.layout.freshness import Freshness
 from segments.layout.layout_service import TOPICS_AT_ONCE, LayoutService
 from segments.layout.topology import create_record
@@ -22,7 +23,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import OwnerRecord, RegistrationRecord, encode
 from txnstore.store import Commit, Delete, Put
 from txnwire.calls import Caller, serve_connection
-from txnwire.errors import InvalidArgument, NotOwner, TopicExists, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, Overloaded, TopicExists, TxnError
 from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
 
@@ -146,6 +147,40 @@ async def test_a_topic_just_created_is_never_denied_by_a_process_that_lags() -> 
         assert (await client.call(WATCH_LAYOUT)).layout.exists
         names = (await client.call(pb.Command(list_topics=pb.ListTopics()))).names
         assert list(names.names) == [str(TOPIC)]
+
+
+@virtual_time
+async def test_topics_that_are_gone_count_for_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """▲ A client that opens one topic after the other, each deleted when it is done, could open no more one day."""
+    monkeypatch.setattr(layout_service, "MAX_TOPICS_PER_CONNECTION", 2)
+
+    def watching(name: str) -> pb.Command:
+        return pb.Command(watch_layout=pb.WatchLayout(topic=f"topic://public/nyc/{name}"))
+
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        client = await served.client()
+        await client.call(CREATE)
+        assert (await client.call(WATCH_LAYOUT)).layout.exists
+        for name in ("a", "b", "c"):
+            await client.call(watching(name))
+        await client.call(pb.Command(create_topic=pb.CreateTopic(topic="topic://public/nyc/c", segments=1)))
+        await client.wait_push(lambda last: last.layout.topic.endswith("/c") and last.layout.exists)
+        with pytest.raises(Overloaded):
+            await client.call(watching("d"))
+
+
+@virtual_time
+async def test_a_topic_that_was_unreadable_when_it_was_asked_for_is_pushed_once_it_is_repaired() -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        store, key = served.process.store, keys.topic(TOPIC.path)
+        await store.commit(Commit(puts=(Put(key, b"not a record"),)))
+        client = await served.client()
+        with pytest.raises(DataCorrupt):
+            await client.call(WATCH_LAYOUT)
+        repaired = create_record(2, policies={}, created_ms=0)
+        await store.commit(Commit(puts=(Put(key, encode(repaired)),)))
+        await client.wait_push(lambda last: last.layout.exists)
 
 
 @virtual_time

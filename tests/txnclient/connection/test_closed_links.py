@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -40,6 +41,68 @@ async def test_whoever_waits_for_a_server_is_told_at_once_that_its_client_was_cl
             with pytest.raises(txnclient.ConnectionLost, match="closed"):
                 await waiting
         await closing
+
+
+@virtual_time
+async def test_a_call_that_turns_to_another_server_as_its_client_closes_does_not_wait_until_its_time_is_up() -> None:
+    """▲ Its client makes no connection any more, which nobody told the call."""
+    async with connected(timeout=300.0) as (cluster, client):
+        cluster.controller = ""
+        cluster.announce()
+        await until(lambda: client._directory.controller_address is None)
+        creating = asyncio.ensure_future(client.create_topic(TOPIC))
+        await asyncio.sleep(0.5)
+        assert client._directory.cluster is not None
+        client._directory.cluster.controller_address = "broker:2"  # heard of just as the close wakes the call
+        await client.close()
+        async with asyncio.timeout(10.0):
+            with pytest.raises(txnclient.ConnectionLost, match="closed"):
+                await creating
+
+
+LOOK_UPS: dict[str, Callable[[txnclient.Client], Awaitable[object]]] = {
+    "producer": lambda client: client.producer(TOPIC),
+    "consumer": lambda client: client.consumer(TOPIC, "s"),
+    "reader": lambda client: client.reader(TOPIC),
+    "describe": lambda client: client.describe_topic(TOPIC),
+    "seek": lambda client: client.seek_subscription(TOPIC, "s", "earliest"),
+}
+
+
+async def ends_with_its_client(client: txnclient.Client, call: Awaitable[object]) -> None:
+    waiting = asyncio.ensure_future(call)
+    await asyncio.sleep(0.5)
+    assert not waiting.done()
+    await client.close()
+    async with asyncio.timeout(10.0):
+        with pytest.raises(txnclient.ConnectionLost, match="closed"):
+            await waiting
+
+
+@pytest.mark.parametrize("name", LOOK_UPS)
+@virtual_time
+async def test_whoever_looks_up_a_topic_is_told_that_its_client_was_closed(name: str) -> None:
+    async with connected(timeout=300.0) as (cluster, client):
+        cluster.transport.go_mute()
+
+        async def call() -> object:
+            return await LOOK_UPS[name](client)
+
+        await ends_with_its_client(client, call())
+
+
+@virtual_time
+async def test_whoever_waits_for_the_news_of_a_topic_that_was_made_again_is_told_that_its_client_was_closed() -> None:
+    async with connected(timeout=300.0) as (cluster, client):
+        cluster.life = 7
+        cluster.announce()
+        await client.describe_topic(TOPIC)
+        cluster.make_again()
+
+        async def call() -> object:
+            return await client.producer(TOPIC)
+
+        await ends_with_its_client(client, call())
 
 
 @virtual_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -34,14 +35,14 @@ def _link_of(client: txnclient.Client, address: str = "broker:1") -> Link:
     return link
 
 
-def _links(cluster: Cluster, tasks: OwnedTasks) -> Links:
+def _links(cluster: Cluster, tasks: OwnedTasks, on_opened: Callable[[Link], None] = lambda _: None) -> Links:
     return Links(
         transport=cluster.transport,
         clock=LoopClock(),
         random=Random(1),
         hello=pb.Hello(protocol_version=PROTOCOL_VERSION, client_name="one", session_id=bytes(16)),
         tasks=tasks,
-        on_opened=lambda _: None,
+        on_opened=on_opened,
     )
 
 
@@ -111,3 +112,37 @@ async def test_a_server_that_lags_brings_no_deleted_topic_back() -> None:
         assert not told(exists=False, at=90)
         assert directory.absent_through(TOPIC) == 100
         assert told(exists=True, at=101), "made again"
+
+
+@virtual_time
+async def test_a_connection_whose_announcement_cannot_be_sent_is_closed() -> None:
+    """▲ Nobody knows it, so nobody would ever close it."""
+    cluster, tasks = Cluster(), OwnedTasks()
+    await cluster.start()
+
+    def announced(_: Link) -> None:
+        raise txnclient.MessageTooLarge("more open transactions than a frame can name")
+
+    links = _links(cluster, tasks, announced)
+    links.tell(Unconcerned())
+    with pytest.raises(txnclient.MessageTooLarge):
+        await links.get("broker:1", Deadline(LoopClock(), 10.0))
+    (near,) = cluster.transport.connections
+    with pytest.raises(txnclient.ConnectionLost):
+        near.send_nowait(pb.Command())
+    await links.close()
+    await tasks.close()
+    await cluster.stop()
+
+
+@virtual_time
+async def test_who_needs_a_connection_that_a_closing_client_does_not_begin_is_told_at_once() -> None:
+    """▲ The task that would make it is cancelled before its first step."""
+    cluster, tasks = Cluster(), OwnedTasks()
+    links = _links(cluster, tasks)
+    links.tell(Unconcerned())
+    await tasks.close()
+    async with asyncio.timeout(1.0):
+        with pytest.raises(txnclient.ConnectionLost, match="closing"):
+            await links.get("broker:1", Deadline(LoopClock(), 10.0))
+    await links.close()

@@ -59,3 +59,21 @@ async def test_a_topic_asked_for_while_the_next_home_is_asked_for_others_is_foll
         held.set()
         await until(lambda: client._directory.home().address != home.address)  # type: ignore[union-attr]
         await _hears_of_a_split(cluster, client, home)
+
+
+@virtual_time
+async def test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_followed() -> None:
+    """▲ Its client would have no home at all, wherever it turns."""
+    another = "topic://public/default/another"
+    async with connected(*ADDRESSES, timeout=10.0) as (cluster, client):
+        home = _owning_home(cluster)
+        with pytest.raises(txnclient.TopicNotFound):
+            await client.describe_topic(another)
+        await client.describe_topic(TOPIC)
+        for server in cluster.servers.values():
+            server.unreadable[another] = None
+        await home.cut()
+        await asyncio.sleep(1.0)
+        await _hears_of_a_split(cluster, client, home)
+        with pytest.raises(txnclient.DataCorrupt):
+            await client.describe_topic(another)

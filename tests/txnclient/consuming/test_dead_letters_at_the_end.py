@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
@@ -49,3 +51,23 @@ async def test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consu
         await until(lambda: server.seen["new_txn"] == server.seen["end_txn"])
         assert [one for one in client._opened if isinstance(one, ProducerImpl)] == []
         assert failed == []
+
+
+@virtual_time
+async def test_a_client_that_closes_meanwhile_lets_a_consumer_leave_in_order() -> None:
+    """▲ Cut off, all that waited in its buffer would count as redelivered, and nobody has looked at it."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "s", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC + "-x")
+        await until(lambda: len(server.consumers) == 2)
+        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
+        server.hold["create_topic"] = asyncio.Event()
+        assert await consumer.receive_many(1, timeout=0.1) == []
+        await until(lambda: server.seen["create_topic"])
+        closing = [asyncio.ensure_future(consumer.close()) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        assert not any(one.done() for one in closing)
+        await client.close()
+        assert server.seen["close_consumer"] == 2
+        assert server.seen["leave_subscription"] == 1
+        await asyncio.gather(*closing)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
+from tests.segments.virtual_time import virtual_time
 from tests.txnclient.lossy_transport import LossyTransport
-from tests.waiting import until
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.waiting import idle, until
+from txnclient.connection.deadlines import Deadline
 from txnclient.consuming import topic_pattern
 from txnclient.consuming.consumer import consumer_impl
-from txnclient.consuming.topic_pattern import TopicPattern
+from txnclient.consuming.topic_pattern import FollowedTopics, TopicPattern
 from txnwire.clock import SystemClock
 from txnwire.grpc_transport import GrpcTransport
+from txnwire.proto import txn_pb2 as pb
 
 NAMES = "topic://public/default/orders-"
 PATTERN = NAMES + ".*"
@@ -205,3 +211,88 @@ async def test_a_leave_that_lands_late_does_not_end_the_next_membership(
         transport.release()
         await sent(other, NAMES + "a", b"1")
         assert (await consumer.receive(timeout=30)).value == b"1"
+
+
+async def test_a_topic_whose_dead_letters_can_have_no_topic_is_told_and_left_out(
+    client: txnclient.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """▲ Whoever made it would end the consumers of all others; at the opening that is an error of the caller's."""
+    long = NAMES + "x" * 100
+    options: dict[str, Any] = {"topics_pattern": PATTERN, "type": "queue", "max_redeliveries": 3}
+    async with client.consumer(subscription="s" * 30, **options) as consumer:
+        await client.create_topic(long)
+        await until(lambda: long in caplog.text)
+        await client.create_topic(NAMES + "a")
+        await sent(client, NAMES + "a", b"v")
+        assert (await consumer.receive(timeout=20)).value == b"v"
+        assert consumer.topics == [NAMES + "a"]
+    assert caplog.text.count("is left out") == 1
+    with pytest.raises(txnclient.InvalidArgument, match="too long"):
+        await client.consumer(subscription="s" * 30, **options)
+
+
+class SomeJoined:
+    """Topics of which those that are called stuck cannot be joined at the moment."""
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+
+    def check_topic(self, topic: str) -> None: ...
+
+    async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
+        if "stuck" in topic or deadline.passed:
+            await asyncio.sleep(deadline.remaining())
+            raise deadline.expired(f"joining {topic}")
+        self.topics.append(topic)
+
+
+@virtual_time
+async def test_topics_that_cannot_be_joined_now_keep_no_others_waiting() -> None:
+    """However many they are, and wherever they stand in the list."""
+    stuck = [f"{NAMES}{number:03}-stuck" for number in range(topic_pattern.JOINED_AT_ONCE)]
+    async with connected() as (cluster, client):
+        cluster.topics = [*stuck, NAMES + "100", NAMES + "101-stuck"]
+        joined = SomeJoined()
+        followed = FollowedTopics(client._session, TopicPattern(PATTERN, left_out=lambda _: False), joined)
+        following = asyncio.ensure_future(followed.follow())
+        await until(lambda: joined.topics == [NAMES + "100"])
+        following.cancel()
+        await asyncio.wait((following,))
+
+
+@virtual_time
+async def test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_joined() -> None:
+    async with connected() as (cluster, client):
+        server, cluster.topics = cluster.servers["broker:1"], []
+        consumer = await client.consumer(topics_pattern=".*", subscription="s")
+        server.unreadable[NAMES + "a"] = None
+        cluster.topics = [NAMES + "a", TOPIC]
+        await until(lambda: consumer.topics == [TOPIC])
+        await asyncio.sleep(10.0)
+        assert await consumer.receive_many(1, timeout=1.0) == []
+
+
+@virtual_time
+async def test_a_join_that_fails_leaves_nothing_of_what_was_assigned_meanwhile() -> None:
+    """▲ By a controller that leads again, for one. A feed that stayed would attach with that assignment's epoch in the
+    next membership too, and be refused as often as it asks."""
+    async with connected() as (cluster, client):
+        server, cluster.topics = cluster.servers["broker:1"], []
+        consumer = await client.consumer(topics_pattern=".*", subscription="s")
+        server.hold["join_subscription"] = asyncio.Event()
+        cluster.topics = [TOPIC]
+        await until(lambda: server.seen["join_subscription"])
+        (join,) = [command.join_subscription for command in server.commands if command.HasField("join_subscription")]
+        (peer,) = server.followers
+        early = pb.Assignment(topic=TOPIC, subscription="s", consumer=join.consumer, epoch=1, segments=SEGMENTS)
+        peer.push(pb.Command(assignment=early))
+        await until(lambda: len(server.consumers) == 2)
+        server.refuse["join_subscription"] = [txnclient.Timeout("the store has not confirmed it")]
+        server.ignore["join_subscription"] = 1
+        server.assignment.epoch = 7
+        server.hold.pop("join_subscription").set()
+        await until(lambda: server.seen["leave_subscription"])
+        await idle()
+        assert (consumer.topics, consumer.segments, server.consumers) == ([], [], {})
+        await until(lambda: len(server.consumers) == 2)
+        assert [request.assignment_epoch for _, request in server.consumers.values()] == [7, 7]

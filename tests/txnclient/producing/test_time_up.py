@@ -8,8 +8,11 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import TOPIC, connected
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.waiting import until
+from txnclient.connection.links import BUSY_BYTES
+from txnwire.errors import to_wire
+from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MIB
 
 
@@ -49,6 +52,52 @@ async def test_what_waits_behind_a_full_window_until_its_time_is_up_is_not_sent_
         server.finish_sends()
         await producer.send(b"later", key="k")
         assert server.seen["send"] == before + 1 < 1 + 12
+
+
+@virtual_time
+async def test_sends_behind_a_busy_connection_end_though_their_broker_reads_nothing() -> None:
+    """▲ Most are not even written, so no answer of theirs can be late; an answer to pings keeps the connection."""
+    async with connected(timeout=5.0) as (cluster, client):
+        producer = await client.producer(TOPIC, compression=None)
+        await producer.send(b"opened", key="k")
+        for connection in cluster.transport.connections:
+            connection.other.pause(True)
+        sent = [producer.send_nowait(bytes(MIB), key="k") for _ in range(12)]
+        await asyncio.sleep(2.0)
+        sent += [producer.send_nowait(bytes(MIB), key="k") for _ in range(4)]
+        await asyncio.wait(sent, timeout=10.0)
+        assert [type(one.exception()) if one.done() else None for one in sent] == [txnclient.Timeout] * 16
+
+
+@virtual_time
+async def test_who_waits_for_a_busy_connection_waits_for_that_of_the_next_owner_once_the_segment_has_moved() -> None:
+    """▲ The former owner, which reads nothing, would never tell it to go on."""
+    async with connected("broker:1", "broker:2", timeout=5.0) as (cluster, client):
+        former, links = cluster.servers["broker:1"], client._session.links
+        producer = await client.producer(TOPIC, compression=None)
+        await producer.send(b"opened", key="k")
+
+        def reads(address: str, *, goes_on: bool) -> None:
+            for connection in cluster.transport.connections:
+                if connection.peer == address:
+                    connection.other.pause(not goes_on)
+
+        reads("broker:1", goes_on=False)
+        sent = [producer.send_nowait(bytes(MIB), key="k") for _ in range(12)]
+        cluster.owners = dict.fromkeys(SEGMENTS, "broker:2")
+        cluster.announce()
+        for peer, producer_id in former.producers:
+            closed = pb.ProducerClosed(producer_id=producer_id, error=to_wire(txnclient.NotOwner("it has moved")))
+            peer.push(pb.Command(producer_closed=closed))
+        await asyncio.gather(*sent)
+        reads("broker:2", goes_on=False)
+        link = links.ready("broker:2")
+        assert link is not None
+        link.caller.push(pb.Command(admin_request=pb.AdminRequest(what="x" * (BUSY_BYTES + 1))))
+        behind = producer.send_nowait(b"behind", key="k")
+        await asyncio.sleep(1.0)
+        reads("broker:2", goes_on=True)
+        await behind
 
 
 @virtual_time

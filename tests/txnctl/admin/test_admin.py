@@ -39,7 +39,7 @@ from txnstore.records import (
 )
 from txnstore.store import Commit, KeyValue, Put
 from txnwire.calls import serve_connection
-from txnwire.errors import NotOwner
+from txnwire.errors import ConnectionLost, NotOwner
 from txnwire.ids import TxnId
 from txnwire.names import TopicName
 from txnwire.ports import Connection
@@ -281,6 +281,28 @@ async def test_a_connection_that_was_lost_is_opened_again_by_the_next_question()
             await transport.connections[-1].close()
             await asyncio.sleep(1.0)  # until it is heard of
         assert len(transport.connections) == 3
+
+
+@virtual_time
+async def test_a_process_that_cannot_be_reached_keeps_no_question_to_another_one_waiting() -> None:
+    """▲ Nor each question to it the next: a broker that hangs may own a thousand segments."""
+    async with asked_roles() as (_, _, transport, calls):
+
+        async def says_nothing(connection: Connection) -> None:
+            await asyncio.sleep(1000.0)
+
+        silent = await transport.listen("h:2", says_nothing)
+        loop = asyncio.get_running_loop()
+        lost = [asyncio.ensure_future(calls.ask("h:2", "coordinator.stats")) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        began = loop.time()
+        assert (await calls.ask("h:1", "coordinator.stats"))["active"] == 3
+        assert loop.time() - began < 1.0
+        lost.pop().cancel()
+        for one in await asyncio.gather(*lost, return_exceptions=True):
+            assert isinstance(one, ConnectionLost)
+        assert loop.time() - began < CALL_TIMEOUT_S + 1.0
+        await silent.close()
 
 
 @virtual_time
