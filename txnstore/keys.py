@@ -90,7 +90,7 @@ def op(prefix: bytes, epoch: int, counter: int) -> bytes:
 
 def op_txn(key: bytes) -> TxnId:
     """The transaction of an op key, or of any other key under its ops."""
-    return TxnId.parse(key[len(TXN_OP) :].decode().partition("/")[0])
+    return TxnId.parse(key[len(TXN_OP) :].decode(errors="replace").partition("/")[0])
 
 
 def op_parts(key: bytes) -> tuple[TxnId, str, str | None]:

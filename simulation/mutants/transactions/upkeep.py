@@ -9,6 +9,7 @@ OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
 SESSIONS = "tests/coordinator_v5/test_sessions.py::"
 TAKE_OVER = "tests/coordinator_v5/test_takeover.py::"
 COLLECTION = "tests/coordinator_v5/test_collection.py::"
+IN_COMPANY = "tests/coordinator_v5/test_collection_in_company.py::"
 NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
 ALONE = "no seed was looked for: its test dies of this line alone"
 
@@ -44,8 +45,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="an op of one transaction holds back no other's collection, wherever it stands in a batch (E5)",
         section="§5",
         file="coordinator_v5/collector.py",
-        old="keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int]()",
-        new="keys.txn_ops(first), keys.txn_ops(last), set[int]()",
+        old="keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int | None]()",
+        new="keys.txn_ops(first), keys.txn_ops(last), set[int | None]()",
         tests=(COLLECTION + "test_e5_an_op_of_the_last_header_of_a_batch_holds_back_none_of_the_others",),
         why_tests="not looked for with seeds: what is not collected is there for a while longer",
     ),
@@ -143,5 +144,47 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/txnstore/access/test_following.py::test_e1_a_listing_that_fails_behind_a_compaction_is_made_again",
         ),
         why_tests=ALONE,
+    ),
+    Mutant(
+        name="collect-second-puts-only",
+        rule="a header that a repair has put a third time is collected, and holds back none of its neighbours",
+        section="§5",
+        file="txnstore/writes/collection_transitions.py",
+        old="Compare(start, Target.VERSION, Relation.GREATER, 1, end)",
+        new="Compare(start, Target.VERSION, Relation.EQUAL, 2, end)",
+        tests=(
+            IN_COMPANY + "test_a_header_that_a_repair_has_put_a_third_time_is_collected_with_its_neighbours[False]",
+        ),
+        why_tests="the simulation has no repair",
+    ),
+    Mutant(
+        name="clear-second-puts-only",
+        rule="ops of a transaction that a repair has dropped are cleared where nobody owns their segment",
+        section="§5",
+        file="txnstore/writes/collection_transitions.py",
+        old="Compare(keys.txn(txn_id), Target.VERSION, Relation.GREATER, 1)",
+        new="Compare(keys.txn(txn_id), Target.VERSION, Relation.EQUAL, 2)",
+        tests=(IN_COMPANY + "test_a_header_that_a_repair_has_put_a_third_time_is_collected_with_its_neighbours[True]",),
+        why_tests="the simulation has no repair",
+    ),
+    Mutant(
+        name="rest-of-batch-not-cut",
+        rule="what is left of a batch, without those that still have ops, is cut into commits anew",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="            parts = [[one] for one in batch] if apart else _cut(batch)\n",
+        new="            parts = [[one] for one in batch] if apart else [list(batch)]\n",
+        tests=(IN_COMPANY + "test_e5_ops_of_every_second_transaction_hold_back_none_of_the_others",),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="run-over-strange-key",
+        rule="a key of somebody else between headers, or ops, keeps nothing from collection",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="            parts = [[one] for one in batch] if apart else _cut(batch)\n",
+        new="            parts = _cut(batch)\n",
+        tests=(IN_COMPANY + "test_a_strange_key_between_headers_or_ops_holds_back_no_collection",),
+        why_tests=NO_BAD_RECORD,
     ),
 )
