@@ -348,7 +348,8 @@ class Collector:
     async def _outcome_blocks(self, tcid: int) -> list[int]:
         prefix, at_once = keys.TXN_OUTCOME + f"{tcid:04x}/".encode(), self._state.settings.keys_at_once
         pages = in_pages(self._state.store, prefix, keys.prefix_end(prefix), at_once=at_once, keys_only=True)
-        return [int(record.key.rpartition(b"/")[2], 16) async for page in pages for record in page]
+        found = [_block_of_key(record.key) async for page in pages for record in page]
+        return [block for block in found if block is not None]
 
 
 def _cut(batch: Mapping[int, Seen]) -> list[list[int]]:
@@ -362,6 +363,15 @@ def _counter_of(parse: Callable[[bytes], TxnId], key: bytes) -> int | None:
         return parse(key).counter
     except UNREADABLE as error:
         log.error("unreadable key left alone", key=repr(key), error=str(error))
+        return None
+
+
+def _block_of_key(key: bytes) -> int | None:
+    """None for a key that we did not write."""
+    try:
+        return int(key.rpartition(b"/")[2], 16)
+    except ValueError:
+        log.error("unreadable key left alone", key=repr(key))
         return None
 
 

@@ -113,6 +113,22 @@ async def test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it() 
 
 
 @virtual_time
+async def test_a_strange_key_among_outcome_blocks_ends_no_coordinator_and_holds_back_no_block() -> None:
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(
+        tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+    )
+    strange = [keys.TXN_OUTCOME + b"0000/" + name for name in (b"0000000000000 (copy)", b"\xff", b"")]
+    etcd.mvcc.commit([Commit(puts=tuple(Put(key, b"by hand") for key in strange))])
+    process = await Process(etcd, "one", settings).start()
+    await run_transactions(process, 1)
+    await until(lambda: not headers(etcd))
+    process.clock.step_ms = 700_000
+    await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == sorted(strange), within_s=60)
+    await process.close()
+
+
+@virtual_time
 async def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one", CoordinatorSettings(tcids=2, id_block=128)).start()

@@ -187,4 +187,28 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(IN_COMPANY + "test_a_strange_key_between_headers_or_ops_holds_back_no_collection",),
         why_tests=NO_BAD_RECORD,
     ),
+    Mutant(
+        name="strange-outcome-key-is-fatal",
+        rule="a key of somebody else among the outcome blocks ends no coordinator",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old=(
+            "    except ValueError:\n"
+            '        log.error("unreadable key left alone", key=repr(key))\n'
+            "        return None\n"
+        ),
+        new="    except ZeroDivisionError:\n        return None\n",
+        tests=(OUTCOME_BLOCKS + "test_a_strange_key_among_outcome_blocks_ends_no_coordinator_and_holds_back_no_block",),
+        why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="header-of-no-state-is-watched",
+        rule="a header that was put once, but not as OPEN, ends no coordinator at its deadline",
+        section="§5",
+        file="coordinator_v5/takeover.py",
+        old="        if decision is None and header.state != OPEN:\n",
+        new="        if decision is None and not header.state:\n",
+        tests=(TAKE_OVER + "test_a_header_put_once_in_another_state_than_open_ends_no_coordinator",),
+        why_tests=NO_BAD_RECORD,
+    ),
 )
