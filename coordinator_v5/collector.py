@@ -230,6 +230,8 @@ class Collector:
     # ---- transactions that still have ops ----
 
     def _set_aside(self, txn_id: TxnId, seen: Seen) -> None:
+        if txn_id.tcid not in self._state.tcids:
+            return  # ▲ lost meanwhile, and `forget` was called: it would count as stuck here for ever
         tries = self._tries.get(txn_id, 0) + 1
         self._tries[txn_id] = tries
         delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(tries - 1, 10))

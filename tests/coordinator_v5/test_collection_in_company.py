@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -13,7 +16,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import ABORTED, REASON_LOST
-from txnstore.store import Commit, Delete, Put
+from txnstore.store import Commit, Delete, Put, RangeResult
 from txnwire.ids import TxnId
 
 
@@ -83,4 +86,28 @@ async def test_a_strange_key_between_headers_or_ops_holds_back_no_collection(pre
     await until(lambda: [record.key for record in headers(etcd) if record.key != strange] == [], within_s=75)
     assert etcd.mvcc.get(strange) is not None
     await check_outcomes(process, decided)
+    await process.close()
+
+
+@virtual_time
+async def test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_ever() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    held = (await process.coordinator.begin(0)).txn_id
+    assert await process.write(held, epoch=await process.own())
+    await process.coordinator.end(held, commit=True)
+    read, lost = process.store.range, list[bytes]()
+
+    async def lost_meanwhile(start: bytes, end: bytes, **options: Any) -> RangeResult:
+        found = await read(start, end, **options)
+        if start == keys.txn_ops(held) and not lost:  # as after a refusal
+            lost.append(start)
+            process.coordinator._lost(0)
+        return found
+
+    process.store.range = lost_meanwhile  # type: ignore[method-assign]
+    await until(lambda: lost, within_s=75)
+    await asyncio.sleep(5)
+    assert process.coordinator.statistics().stuck == 0
+    assert process.coordinator._collector._tries == {}
     await process.close()

@@ -211,4 +211,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(TAKE_OVER + "test_a_header_put_once_in_another_state_than_open_ends_no_coordinator",),
         why_tests=NO_BAD_RECORD,
     ),
+    Mutant(
+        name="set-aside-of-lost-id",
+        rule="a transaction of a lost coordinator id does not count as stuck where the id was lost",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="        if txn_id.tcid not in self._state.tcids:\n            return  # ▲ lost",
+        new="        if txn_id.tcid < 0:\n            return  # ▲ lost",
+        tests=(IN_COMPANY + "test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_ever",),
+        why_tests=ALONE,
+    ),
 )
