@@ -184,11 +184,7 @@ class CleanUp:
             return False
         try:
             future = self._store.commit_nowait(plan.commit)
-        except (StoreUnavailable, StoreFull) as error:
-            log.info("clean_up_waits", target=target.name, error=str(error))
-            self._retry(registered)
-            return everything
-        except TxnError as error:
+        except TxnError as error:  # malformed; any other refusal comes as an answer does
             # ▲ Report it at once: clean-up would never be stored, while acks go on being answered.
             self._lose(registered, error)
             return False
@@ -234,11 +230,11 @@ class CleanUp:
     def _take_answer(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitVerdict]) -> None:
         try:
             self._settle(registered, plan, future.result())
-        except (StoreUnavailable, StoreFull) as error:
+        except (StoreUnavailable, StoreFull, OutcomeUnknown) as error:
+            # ▲ Unknown, too: unless the store is closing, etcd has denied a repetition. Nobody else may ever wake this
+            # target. It plans again and compares, whatever has landed.
             log.info("clean_up_waits", target=registered.target.name, error=str(error))
             self._retry(registered)
-        except OutcomeUnknown:
-            return  # the store is closing
         except TxnError as error:
             self._lose(registered, error)  # NotOwner, a corrupt record, or a bug: clean-up cannot go on here
 

@@ -221,4 +221,21 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(IN_COMPANY + "test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_ever",),
         why_tests=ALONE,
     ),
+    Mutant(
+        name="unknown-clean-up-forgotten",
+        rule="clean-up is made again whose repetition etcd has denied, though nothing else comes",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="        except (StoreUnavailable, StoreFull, OutcomeUnknown) as error:\n",
+        new=(
+            "        except OutcomeUnknown:\n"
+            "            return\n"
+            "        except (StoreUnavailable, StoreFull) as error:\n"
+        ),
+        tests=(
+            "tests/watchers/test_clean_up_denied.py::"
+            "test_clean_up_of_unknown_outcome_is_made_again_though_nothing_else_comes[False]",
+        ),
+        why_tests="no simulated etcd denies anything",
+    ),
 )
