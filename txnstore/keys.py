@@ -95,7 +95,7 @@ def op_txn(key: bytes) -> TxnId:
 
 def op_parts(key: bytes) -> tuple[TxnId, str, str | None]:
     """(transaction, segment path, subscription or None for a write) of an op key."""
-    parts = key[len(TXN_OP) :].decode().split("/")
+    parts = key[len(TXN_OP) :].decode(errors="replace").split("/")
     if len(parts) == 7 and parts[5] == "w":
         return TxnId.parse(parts[0]), "/".join(parts[1:5]), None
     if len(parts) == 8 and parts[5] == "a":

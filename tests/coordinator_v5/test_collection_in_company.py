@@ -90,6 +90,19 @@ async def test_a_strange_key_between_headers_or_ops_holds_back_no_collection(pre
 
 
 @virtual_time
+async def test_a_strange_key_among_the_ops_of_one_transaction_holds_back_that_one_alone() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    decided = await run_transactions(process, 20)
+    held = sorted(decided)[9]
+    etcd.mvcc.commit([Commit(puts=(Put(keys.txn_ops(held) + b"\xff", b"by hand"),))])
+    await asyncio.sleep(120)  # its ops are looked at
+    assert [keys.txn_of(record.key) for record in headers(etcd)] == [held]
+    await run_transactions(process, 1)
+    await process.close()
+
+
+@virtual_time
 async def test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_ever() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one").start()
