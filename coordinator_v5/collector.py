@@ -298,13 +298,13 @@ class Collector:
 
         A block stamped in the future tells nothing about the others: it is set aside, ▲ and kept for the same time from
         when it was first seen here."""
-        now_ms = self._state.clock.wall_ms()
-        before_ms = now_ms - int(self._state.settings.outcome_retention_s * 1000)
         expired = 0
         for tc in list(self._state.tcids.values()):
             blocks = self._blocks.get(tc.tcid)
             if blocks is None:
-                blocks = self._blocks[tc.tcid] = deque(await self._outcome_blocks(tc.tcid))
+                blocks = await self._list_blocks(tc.tcid)
+            now_ms = self._state.clock.wall_ms()  # not before the list: what was made meanwhile is not in the future
+            before_ms = now_ms - int(self._state.settings.outcome_retention_s * 1000)
             ahead = self._ahead.setdefault(tc.tcid, {})
             expired += await self._expire_ahead(tc.tcid, blocks, ahead)
             while blocks:
@@ -346,6 +346,17 @@ class Collector:
                 expired += (await self._state.store.commit(plan_expire_outcomes(outcomes))).succeeded
             del ahead[block]
         return expired
+
+    async def _list_blocks(self, tcid: int) -> deque[int]:
+        """▲ A block that is made while they are listed may not be among them, so it is noted from before that on."""
+        made = self._blocks[tcid] = deque()
+        try:
+            listed = await self._outcome_blocks(tcid)
+        except BaseException:
+            self._blocks.pop(tcid, None)
+            raise
+        made.extendleft(block for block in reversed(listed) if block not in made)
+        return made
 
     async def _outcome_blocks(self, tcid: int) -> list[int]:
         prefix, at_once = keys.TXN_OUTCOME + f"{tcid:04x}/".encode(), self._state.settings.keys_at_once

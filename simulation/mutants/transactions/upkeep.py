@@ -258,4 +258,22 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(IN_COMPANY + "test_a_strange_key_among_the_ops_of_one_transaction_holds_back_that_one_alone",),
         why_tests=NO_BAD_RECORD,
     ),
+    Mutant(
+        name="block-made-while-listed",
+        rule="outcomes expire whose block was made while the blocks were listed",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old=(
+            "        made = self._blocks[tcid] = deque()\n"
+            "        try:\n"
+            "            listed = await self._outcome_blocks(tcid)\n"
+        ),
+        new=(
+            "        try:\n"
+            "            listed = await self._outcome_blocks(tcid)\n"
+            "            made = self._blocks[tcid] = deque()\n"
+        ),
+        tests=(OUTCOME_BLOCKS + "test_a_block_that_is_made_as_the_blocks_are_listed_expires_as_well",),
+        why_tests="it lasts no week",
+    ),
 )
