@@ -138,7 +138,7 @@ def deadline(timeout_ms: int, txn_id: TxnId) -> bytes:
 def deadline_parts(key: bytes) -> tuple[int, TxnId]:
     """(deadline in epoch ms, transaction). Raises `InvalidArgument`."""
     timeout_ms, _, txn_id = key[len(TXN_BY_DEADLINE) :].decode(errors="replace").partition("/")
-    if not (timeout_ms.isascii() and timeout_ms.isdigit()):
+    if not (timeout_ms.isascii() and timeout_ms.isdigit() and len(timeout_ms) < 20):  # int refuses very many
         raise InvalidArgument(f"{key!r} is not a deadline key: expected /idx/txn-by-deadline/<epoch ms>/<txn>")
     return int(timeout_ms), TxnId.parse(txn_id)
 

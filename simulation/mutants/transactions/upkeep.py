@@ -276,4 +276,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(OUTCOME_BLOCKS + "test_a_block_that_is_made_as_the_blocks_are_listed_expires_as_well",),
         why_tests="it lasts no week",
     ),
+    Mutant(
+        name="endless-deadline-is-fatal",
+        rule="a deadline key of thousands of digits, by somebody else, ends no coordinator",
+        section="§5",
+        file="txnstore/keys.py",
+        old=" and timeout_ms.isdigit() and len(timeout_ms) < 20)",
+        new=" and timeout_ms.isdigit())",
+        tests=("tests/txnstore/test_keys.py::test_c10_a_deadline_key_without_a_time_is_an_error_of_ours",),
+        why_tests=NO_BAD_RECORD,
+    ),
 )
