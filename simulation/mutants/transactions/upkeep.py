@@ -11,6 +11,7 @@ TAKE_OVER = "tests/coordinator_v5/test_takeover.py::"
 COLLECTION = "tests/coordinator_v5/test_collection.py::"
 IN_COMPANY = "tests/coordinator_v5/test_collection_in_company.py::"
 NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
+FULL = "tests/coordinator_v5/test_full.py::"
 ALONE = "no seed was looked for: its test dies of this line alone"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -285,5 +286,25 @@ MUTANTS: tuple[Mutant, ...] = (
         new=" and timeout_ms.isdigit())",
         tests=("tests/txnstore/test_keys.py::test_c10_a_deadline_key_without_a_time_is_an_error_of_ours",),
         why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="refused-deadline-keys-at-once-again",
+        rule="deadline keys that a full etcd refuses are put again seldom",
+        section="§5",
+        file="coordinator_v5/sweeper.py",
+        old="INDEXED_AT_ONCE if now >= self._index_at else 0",
+        new="INDEXED_AT_ONCE",
+        tests=(FULL + "test_deadline_keys_that_a_full_etcd_refuses_are_put_again_seldom_and_once_there_is_room",),
+        why_tests="no judge counts what etcd refuses",
+    ),
+    Mutant(
+        name="refused-aborts-at-once-again",
+        rule="aborts that nobody asked for and a full etcd refuses are sent again seldom",
+        section="§5",
+        file="coordinator_v5/sweeper.py",
+        old="        if self._state.clock.monotonic() < self._ends.sweep_at:\n            return 0\n",
+        new="",
+        tests=(FULL + "test_aborts_that_a_full_etcd_refuses_are_sent_again_seldom_and_once_there_is_room",),
+        why_tests="no judge counts what etcd refuses",
     ),
 )

@@ -1,0 +1,60 @@
+"""What a coordinator does unasked while etcd is full: each refused write costs etcd an entry of its log."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, open_headers, within
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
+from txnstore import keys
+from txnstore.memory.memory_etcd import MemoryEtcd
+
+CROWD = 300
+
+
+def fill(etcd: MemoryEtcd) -> int:
+    """Returns the former quota."""
+    plenty, etcd.quota_bytes, etcd.no_space = etcd.quota_bytes, 1, True
+    return plenty
+
+
+def make_room(etcd: MemoryEtcd, quota_bytes: int) -> None:
+    """As after a compaction and a defragmentation."""
+    etcd.quota_bytes, etcd.no_space = quota_bytes, False
+
+
+@virtual_time
+async def test_deadline_keys_that_a_full_etcd_refuses_are_put_again_seldom_and_once_there_is_room() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    client = Connection("one")
+    for _ in range(CROWD):
+        await process.coordinator.begin(0, timeout_ms=600_000, connection=client)
+    plenty = fill(etcd)
+    await asyncio.sleep(1)
+    before = process.store.statistics().members
+    await asyncio.sleep(20)
+    assert process.store.statistics().members - before <= 6 * CROWD
+    make_room(etcd, plenty)
+    await until(lambda: len(within(etcd, keys.TXN_BY_DEADLINE)) == CROWD, within_s=8)
+    await process.close()
+
+
+@virtual_time
+async def test_aborts_that_a_full_etcd_refuses_are_sent_again_seldom_and_once_there_is_room() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    client = Connection("one")
+    for _ in range(CROWD):
+        await process.coordinator.begin(0, timeout_ms=600_000, connection=client)
+    await asyncio.sleep(2)  # they have their deadline keys
+    process.coordinator.disconnected(client)
+    plenty = fill(etcd)
+    await asyncio.sleep(11)  # the grace is over
+    before = process.store.statistics().members
+    await asyncio.sleep(10)
+    assert process.store.statistics().members - before <= 21 * CROWD
+    make_room(etcd, plenty)
+    await until(lambda: not open_headers(etcd), within_s=3)
+    await process.close()
