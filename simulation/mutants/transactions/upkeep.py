@@ -234,7 +234,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "        except (StoreUnavailable, StoreFull) as error:\n"
         ),
         tests=(
-            "tests/watchers/test_clean_up_denied.py::"
+            "tests/watchers/test_clean_up_refused.py::"
             "test_clean_up_of_unknown_outcome_is_made_again_though_nothing_else_comes[False]",
         ),
         why_tests="no simulated etcd denies anything",
@@ -305,6 +305,16 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if self._state.clock.monotonic() < self._ends.sweep_at:\n            return 0\n",
         new="",
         tests=(FULL + "test_aborts_that_a_full_etcd_refuses_are_sent_again_seldom_and_once_there_is_room",),
+        why_tests="no judge counts what etcd refuses",
+    ),
+    Mutant(
+        name="wake-in-the-pause",
+        rule="clean-up that is queued behind a refusal waits for the same pause",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="        if registered.retry is not None:\n            return  # ▲ the pause",
+        new="        if registered.error is not None:\n            return  # ▲ the pause",
+        tests=("tests/watchers/test_clean_up_refused.py::test_decisions_behind_a_refusal_wait_for_the_same_pause",),
         why_tests="no judge counts what etcd refuses",
     ),
 )

@@ -1,7 +1,8 @@
-"""Clean-up whose sending goes unanswered, and whose repetition etcd then denies (DESIGN §4, §6)."""
+"""Clean-up that etcd denies or refuses: tried again, and not more often than said (DESIGN §4, §6)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -56,4 +57,27 @@ async def test_clean_up_of_unknown_outcome_is_made_again_though_nothing_else_com
         await until(lambda: held.writes.backlog == 0, within_s=10)
         assert await present(memory_store, keys.TXN_OP) == {}
         assert held.errors == []
+    await clean_up.close()
+
+
+async def test_decisions_behind_a_refusal_wait_for_the_same_pause(memory_store: MemoryStore) -> None:
+    """Each would be a request that a full etcd writes into its log, and begin a series of retries of its own."""
+    clean_up = CleanUp(memory_store, SystemClock(), CleanUpSettings(linger_s=0.001, retry_s=0.5))
+    await clean_up.start()
+    held = Held(memory_store, await own(memory_store))
+    clean_up.add(held.writes)
+    decisions = []
+    for counter in range(1, 101):
+        await begin(memory_store, TxnId(0, counter))
+        await held.write(TxnId(0, counter))
+        decisions.append(Decision(TxnId(0, counter), False, await end(memory_store, TxnId(0, counter), commit=False)))
+    plenty, memory_store.etcd.quota_bytes = memory_store.etcd.quota_bytes, 1
+    before = memory_store.statistics().members
+    for decision in decisions:
+        held.decided(decision)
+        clean_up.wake(held.writes)
+        await asyncio.sleep(0.005)
+    assert memory_store.statistics().members - before <= 10
+    memory_store.etcd.quota_bytes, memory_store.etcd.no_space = plenty, False
+    await until(lambda: held.writes.backlog == 0, within_s=10)
     await clean_up.close()
