@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, open_headers, within
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.records import COMMITTED
 
 CROWD = 300
 
@@ -58,3 +60,23 @@ async def test_aborts_that_a_full_etcd_refuses_are_sent_again_seldom_and_once_th
     make_room(etcd, plenty)
     await until(lambda: not open_headers(etcd), within_s=3)
     await process.close()
+
+
+@virtual_time
+async def test_an_id_that_a_full_etcd_does_not_let_be_taken_costs_none_of_those_that_are_held() -> None:
+    """Repeated ends are answered by reads; and none of its clients has to look for another coordinator."""
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(tcids=4)
+    one, two = [await Process(etcd, name, settings).start() for name in ("one", "two")]
+    await until(lambda: len(two.coordinator.owned_tcids) == 2)
+    held = one.coordinator.owned_tcids
+    begun = await one.coordinator.begin(held[0], connection=Connection("client"), timeout_ms=600_000)
+    await one.coordinator.end(begun.txn_id, commit=True)
+    plenty = fill(etcd)
+    two.kill()
+    await asyncio.sleep(20)  # its lease has ended
+    assert one.coordinator.owned_tcids == held
+    assert (await one.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+    make_room(etcd, plenty)
+    await until(lambda: len(one.coordinator.owned_tcids) == 4, within_s=5)
+    await one.close()
