@@ -18,9 +18,9 @@ from coordinator_v5.settings import CoordinatorSettings
 from txnstore import keys, records
 from txnstore.former_selves import FormerSelves
 from txnstore.records import RegistrationRecord
-from txnstore.store import Event, EventKind, KeyValue, Lease, MetadataStore, RangeResult, WatchBatch
+from txnstore.store import Event, EventKind, KeyValue, Lease, LeaseGone, MetadataStore, RangeResult, WatchBatch
 from txnstore.writes.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
-from txnwire.errors import DataCorrupt, StoreFull, TxnError
+from txnwire.errors import DataCorrupt, OutcomeUnknown, StoreFull, StoreUnavailable, TxnError
 from txnwire.ids import MAX_TCID
 from txnwire.tasks import all_of
 
@@ -62,7 +62,7 @@ class TcidOwnership:
         self._joined_or_left = asyncio.Event()
         self._taking = asyncio.Lock()
         self._refused = asyncio.Event()
-        """A full etcd has refused us an id of our share."""
+        """An id of our share could not be taken."""
         self.settled = asyncio.Event()
         """Set once this coordinator's share of the TCIDs free at the start has been taken, or refused."""
 
@@ -187,11 +187,13 @@ class TcidOwnership:
                 await self._take(wanted, lease)
 
     async def _take_or_wait(self, lease: Lease) -> None:
-        """As `_take_share`, later if etcd is full. ▲ What is held stays held: behind a lease given up now a full etcd
-        grants none, though it still answers who asks how a transaction ended."""
+        """As `_take_share`, later if etcd is full or silent. ▲ What is held stays held: behind a lease given up now a
+        full etcd grants none, though it still answers who asks how a transaction ended."""
         try:
             await self._take_share(lease)
-        except StoreFull as error:
+        except LeaseGone:
+            raise
+        except (StoreFull, StoreUnavailable, OutcomeUnknown) as error:
             log.warning("free coordinator ids not taken, trying again", error=str(error))
             self._refused.set()
 

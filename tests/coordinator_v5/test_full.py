@@ -1,11 +1,11 @@
-"""What a coordinator does unasked while etcd is full: each refused write costs etcd an entry of its log."""
+"""What a coordinator does unasked while etcd is full or silent: each refused write costs etcd an entry of its log."""
 
 from __future__ import annotations
 
 import asyncio
 
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Connection, Process, fresh_etcd, open_headers, within
+from tests.coordinator_v5.processes import LOST_BEFORE, Connection, Process, fresh_etcd, open_headers, within
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys
@@ -79,4 +79,23 @@ async def test_an_id_that_a_full_etcd_does_not_let_be_taken_costs_none_of_those_
     assert (await one.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
     make_room(etcd, plenty)
     await until(lambda: len(one.coordinator.owned_tcids) == 4, within_s=5)
+    await one.close()
+
+
+@virtual_time
+async def test_an_id_whose_taking_is_not_answered_costs_none_of_those_that_are_held() -> None:
+    """As while etcd defragments: it renews leases all the same."""
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(tcids=4)
+    one, two = [await Process(etcd, name, settings).start() for name in ("one", "two")]
+    await until(lambda: len(two.coordinator.owned_tcids) == 2)
+    held, seen = set(one.coordinator.owned_tcids), list[bool]()
+    two.kill()
+    one.fates.script = [LOST_BEFORE] * 60
+    while len(one.coordinator.owned_tcids) < 4 and len(seen) < 60:
+        await asyncio.sleep(1)
+        seen.append(held <= set(one.coordinator.owned_tcids))
+    assert len(seen) > 15, "the taking was never in want of an answer"
+    assert all(seen)
+    assert len(one.coordinator.owned_tcids) == 4
     await one.close()

@@ -337,4 +337,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(FULL + "test_an_id_that_a_full_etcd_does_not_let_be_taken_costs_none_of_those_that_are_held",),
         why_tests=ALONE,
     ),
+    Mutant(
+        name="unanswered-taking-costs-held-ids",
+        rule="a coordinator id whose taking is not answered costs none of those that are held",
+        section="§9",
+        file="coordinator_v5/ownership.py",
+        old="        except (StoreFull, StoreUnavailable, OutcomeUnknown) as error:\n",
+        new="        except StoreFull as error:\n",
+        tests=(FULL + "test_an_id_whose_taking_is_not_answered_costs_none_of_those_that_are_held",),
+        why_tests=ALONE,
+    ),
 )
