@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -157,7 +157,11 @@ class Collector:
                     for counter in batch:
                         self._tries.pop(TxnId(tc.tcid, counter), None)
                 return len(batch)
-            batch = await self._look(tc, batch)
+            batch, apart = await self._look(tc, batch)
+            # ▲ Cut anew: without those set aside, its runs may be more than one commit takes.
+            parts = [[one] for one in batch] if apart else _cut(batch)
+            if len(parts) > 1:
+                return sum([await self._collect(tc, {one: batch[one] for one in part}, due) for part in parts])
         for counter, seen in batch.items():
             tc.finals.setdefault(counter, seen)
         return 0
@@ -207,22 +211,27 @@ class Collector:
                 rewrites += [] if rewrite is None else [rewrite]
         return rewrites
 
-    async def _look(self, tc: OwnedTcid, batch: dict[int, Seen]) -> dict[int, Seen]:
-        """After a refusal: drop the transactions collected already, set aside those with ops, return the rest."""
+    async def _look(self, tc: OwnedTcid, batch: dict[int, Seen]) -> tuple[dict[int, Seen], bool]:
+        """After a refusal: drop the transactions collected already, set aside those with ops, return the rest, and
+        whether keys that we did not write stand between them: then no run of several can be collected."""
         first, last = TxnId(tc.tcid, min(batch)), TxnId(tc.tcid, max(batch))
         store, at_once = self._state.store, self._state.settings.keys_at_once
         found = await store.range(keys.txn(first), keys.txn(last) + b"\0", keys_only=True)
-        present = {keys.txn_of(record.key).counter for record in found.records if record.version != 1}
-        start, end, busy = keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int]()
+        present = {_counter_of(keys.txn_of, record.key) for record in found.records if record.version != 1}
+        strange = any(_counter_of(keys.txn_of, record.key) is None for record in found.records)
+        start, end, busy = keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int | None]()
         async for ops in in_pages(store, start, end, at_once=at_once, keys_only=True):
-            busy.update(keys.op_txn(record.key).counter for record in ops)
+            busy.update(_counter_of(keys.op_txn, record.key) for record in ops)
         for counter in sorted(counter for counter in batch if counter in busy):
             self._set_aside(TxnId(tc.tcid, counter), batch[counter])
-        return {counter: seen for counter, seen in batch.items() if counter in present and counter not in busy}
+        left = {counter: seen for counter, seen in batch.items() if counter in present and counter not in busy}
+        return left, strange or None in busy
 
     # ---- transactions that still have ops ----
 
     def _set_aside(self, txn_id: TxnId, seen: Seen) -> None:
+        if txn_id.tcid not in self._state.tcids:
+            return  # ▲ lost meanwhile, and `forget` was called: it would count as stuck here for ever
         tries = self._tries.get(txn_id, 0) + 1
         self._tries[txn_id] = tries
         delay_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(tries - 1, 10))
@@ -289,13 +298,13 @@ class Collector:
 
         A block stamped in the future tells nothing about the others: it is set aside, ▲ and kept for the same time from
         when it was first seen here."""
-        now_ms = self._state.clock.wall_ms()
-        before_ms = now_ms - int(self._state.settings.outcome_retention_s * 1000)
         expired = 0
         for tc in list(self._state.tcids.values()):
             blocks = self._blocks.get(tc.tcid)
             if blocks is None:
-                blocks = self._blocks[tc.tcid] = deque(await self._outcome_blocks(tc.tcid))
+                blocks = await self._list_blocks(tc.tcid)
+            now_ms = self._state.clock.wall_ms()  # not before the list: what was made meanwhile is not in the future
+            before_ms = now_ms - int(self._state.settings.outcome_retention_s * 1000)
             ahead = self._ahead.setdefault(tc.tcid, {})
             expired += await self._expire_ahead(tc.tcid, blocks, ahead)
             while blocks:
@@ -338,10 +347,45 @@ class Collector:
             del ahead[block]
         return expired
 
+    async def _list_blocks(self, tcid: int) -> deque[int]:
+        """▲ A block that is made while they are listed may not be among them, so it is noted from before that on."""
+        made = self._blocks[tcid] = deque()
+        try:
+            listed = await self._outcome_blocks(tcid)
+        except BaseException:
+            self._blocks.pop(tcid, None)
+            raise
+        made.extendleft(block for block in reversed(listed) if block not in made)
+        return made
+
     async def _outcome_blocks(self, tcid: int) -> list[int]:
         prefix, at_once = keys.TXN_OUTCOME + f"{tcid:04x}/".encode(), self._state.settings.keys_at_once
         pages = in_pages(self._state.store, prefix, keys.prefix_end(prefix), at_once=at_once, keys_only=True)
-        return [int(record.key.rpartition(b"/")[2], 16) async for page in pages for record in page]
+        found = [_block_of_key(record.key) async for page in pages for record in page]
+        return [block for block in found if block is not None]
+
+
+def _cut(batch: Mapping[int, Seen]) -> list[list[int]]:
+    """The counters of a batch, as many as one commit takes in each part."""
+    return [[one.counter for one in part] for part in batches_of([seen.final for seen in batch.values()])]
+
+
+def _counter_of(parse: Callable[[bytes], TxnId], key: bytes) -> int | None:
+    """None for a key that we did not write."""
+    try:
+        return parse(key).counter
+    except UNREADABLE as error:
+        log.error("unreadable key left alone", key=repr(key), error=str(error))
+        return None
+
+
+def _block_of_key(key: bytes) -> int | None:
+    """None for a key that we did not write."""
+    try:
+        return int(key.rpartition(b"/")[2], 16)
+    except ValueError:
+        log.error("unreadable key left alone", key=repr(key))
+        return None
 
 
 def _batches_of_plain(due: Sequence[Seen]) -> list[list[Collectable]]:

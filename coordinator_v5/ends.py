@@ -36,7 +36,7 @@ from txnstore.writes.transitions import (
     read_end_verdict,
     read_seq,
 )
-from txnwire.errors import NotOwner, OutcomeUnknown, Timeout, TxnError, TxnNotFound
+from txnwire.errors import NotOwner, OutcomeUnknown, StoreFull, StoreUnavailable, Timeout, TxnError, TxnNotFound
 from txnwire.ids import TxnId
 
 log = structlog.get_logger()
@@ -53,6 +53,8 @@ class EndHandler:
         self._state = state
         self._pending: dict[EndRequest, None] = {}
         """In the order of `started_at`."""
+        self.sweep_at = float("-inf")
+        """The sweeper sends no abort before: the store has just refused one."""
 
     @property
     def pending(self) -> int:
@@ -131,6 +133,8 @@ class EndHandler:
             return
         except TxnError as error:
             now = self._state.clock.monotonic()
+            if decided.reason in SWEPT and isinstance(error, StoreUnavailable | StoreFull):
+                self.sweep_at = now + RETRY_S
             # ▲ Also if this is the second try of an abort that is owed before the deadline.
             owed = decided.reason in (REASON_TIMEOUT, REASON_UNANSWERED)
             if (now >= txn.due or owed) and not txn.tc.lost:

@@ -18,9 +18,9 @@ from coordinator_v5.settings import CoordinatorSettings
 from txnstore import keys, records
 from txnstore.former_selves import FormerSelves
 from txnstore.records import RegistrationRecord
-from txnstore.store import Event, EventKind, KeyValue, Lease, MetadataStore, RangeResult, WatchBatch
+from txnstore.store import Event, EventKind, KeyValue, Lease, LeaseGone, MetadataStore, RangeResult, WatchBatch
 from txnstore.writes.transitions import plan_give_up_tcid, plan_join, plan_take_tcid, read_take_verdict
-from txnwire.errors import DataCorrupt, TxnError
+from txnwire.errors import DataCorrupt, OutcomeUnknown, StoreFull, StoreUnavailable, TxnError
 from txnwire.ids import MAX_TCID
 from txnwire.tasks import all_of
 
@@ -60,6 +60,9 @@ class TcidOwnership:
         self.namesake: str | None = None
         """The address of another process of this name that holds leases; this process waits for it."""
         self._joined_or_left = asyncio.Event()
+        self._taking = asyncio.Lock()
+        self._refused = asyncio.Event()
+        """An id of our share could not be taken."""
         self.settled = asyncio.Event()
         """Set once this coordinator's share of the TCIDs free at the start has been taken, or refused."""
 
@@ -108,6 +111,7 @@ class TcidOwnership:
         self.settled.set()
         tasks = [
             asyncio.ensure_future(self._follow(lease, present.revision + 1)),
+            asyncio.ensure_future(self._take_refused(lease)),
             asyncio.ensure_future(self._give_up_excess(lease)),
             asyncio.ensure_future(lease.wait_lost()),
         ]
@@ -176,10 +180,29 @@ class TcidOwnership:
 
     async def _take_share(self, lease: Lease) -> None:
         """Take the free ids of our share."""
-        mine, tcids = self._registration.id, self._settings.tcids
-        wanted = share(tcids, list(self._members), self._holders, mine).take
-        if wanted:
-            await self._take(wanted, lease)
+        async with self._taking:
+            mine, tcids = self._registration.id, self._settings.tcids
+            wanted = share(tcids, list(self._members), self._holders, mine).take
+            if wanted:
+                await self._take(wanted, lease)
+
+    async def _take_or_wait(self, lease: Lease) -> None:
+        """As `_take_share`, later if etcd is full or silent. ▲ What is held stays held: behind a lease given up now a
+        full etcd grants none, though it still answers who asks how a transaction ended."""
+        try:
+            await self._take_share(lease)
+        except LeaseGone:
+            raise
+        except (StoreFull, StoreUnavailable, OutcomeUnknown) as error:
+            log.warning("free coordinator ids not taken, trying again", error=str(error))
+            self._refused.set()
+
+    async def _take_refused(self, lease: Lease) -> None:
+        while True:
+            await self._refused.wait()
+            self._refused.clear()
+            await asyncio.sleep(RETRY_S)
+            await self._take_or_wait(lease)
 
     async def _take(self, tcids: list[int], lease: Lease) -> None:
         results = await all_of(self._take_one(tcid, lease) for tcid in tcids)
@@ -203,7 +226,7 @@ class TcidOwnership:
             async for batch in watch:
                 await self.heard(batch)
                 await self._give_back(batch, lease)
-                await self._take_share(lease)
+                await self._take_or_wait(lease)
         finally:
             await watch.close()
 

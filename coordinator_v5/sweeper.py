@@ -35,6 +35,8 @@ from txnwire.tasks import all_of
 log = structlog.get_logger()
 
 INDEXED_AT_ONCE: Final = 500
+INDEX_AGAIN_S: Final = 5.0
+"""Pause after a deadline key was refused: a full etcd refuses them all, and each refusal costs it a log entry."""
 STALE_AFTER_S: Final = 60.0
 """A deadline key this far past its time is checked: its owner has dropped it or is about to."""
 
@@ -45,6 +47,8 @@ class Sweeper:
         self._begins = begins
         self._ends = ends
         self._turn = 0
+        self._index_at = float("-inf")
+        """No deadline key is put before."""
 
     async def run(self) -> None:
         settings = self._state.settings
@@ -58,10 +62,11 @@ class Sweeper:
         state = self._state
         now = state.clock.monotonic()
         state.swept(now)
+        index_at_once = INDEXED_AT_ONCE if now >= self._index_at else 0
         for tc in self._in_turn():
             for txn in tc.due(now, self._room):
                 self._ends.sweep_end(txn, ABORTED, REASON_TIMEOUT)
-            for txn in tc.to_index(now, state.settings.index_after_s, INDEXED_AT_ONCE):
+            for txn in tc.to_index(now, state.settings.index_after_s, index_at_once):
                 self._index(tc, txn)
             self._begins.advance_mark(tc, now)
         for txn in state.sessions.vanished(state.awake_s, self._room):
@@ -72,13 +77,15 @@ class Sweeper:
     @property
     def _room(self) -> int:
         """How many aborts that no client asked for may be sent now: without the bound a crowd of them would delay every
-        client's requests."""
+        client's requests. None shortly after the store has refused one."""
+        if self._state.clock.monotonic() < self._ends.sweep_at:
+            return 0
         return max(0, self._state.settings.swept_at_once - self._state.counters.sweeping)
 
     @property
     def _behind(self) -> bool:
         """Whether the last round used all the room, so that something may be overdue."""
-        return self._room == 0
+        return self._state.counters.sweeping >= self._state.settings.swept_at_once
 
     def _in_turn(self) -> list[OwnedTcid]:
         """Starts with another TCID each round, so that a crowd in one does not keep the others waiting."""
@@ -97,7 +104,10 @@ class Sweeper:
         try:
             verdict = read_late_index_verdict(future.result())
         except TxnError as error:
-            log.warning("deadline key not written", txn=str(txn.txn_id), error=str(error))
+            now = self._state.clock.monotonic()
+            if now >= self._index_at:  # of all that were sent together, tell of one
+                self._index_at = now + INDEX_AGAIN_S
+                log.warning("deadline key not written", txn=str(txn.txn_id), error=str(error))
             return
         if verdict is Indexed.DONE:
             txn.tc.indexed(txn)

@@ -21,10 +21,10 @@ from coordinator_v5.state import UNREADABLE, CoordinatorState
 from coordinator_v5.transactions import OwnedTcid, OwnedTransaction, Phase
 from txnstore import keys, records
 from txnstore.access.paging import in_pages, in_parts
-from txnstore.records import Header
+from txnstore.records import OPEN, Header
 from txnstore.store import KeyValue
 from txnstore.writes.transitions import decision_of, read_seq
-from txnwire.errors import TxnError
+from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ids import MAX_COUNTER, TxnId
 from txnwire.turns import in_turns
 
@@ -156,6 +156,9 @@ def _found(state: CoordinatorState, tc: OwnedTcid, record: KeyValue, *, indexed:
         txn_id = keys.txn_of(record.key)
         header = records.decode(Header, record.value, key=record.key)
         decision = decision_of(record)
+        if decision is None and header.state != OPEN:
+            # ▲ Such a header cannot be ended: its deadline would end every coordinator that takes the id over.
+            raise DataCorrupt(f"/txn/{txn_id} was put once, with state {header.state!r}: expected {OPEN}")
     except UNREADABLE as error:
         log.error("unreadable header left alone", error=str(error))
         return

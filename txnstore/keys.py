@@ -90,12 +90,12 @@ def op(prefix: bytes, epoch: int, counter: int) -> bytes:
 
 def op_txn(key: bytes) -> TxnId:
     """The transaction of an op key, or of any other key under its ops."""
-    return TxnId.parse(key[len(TXN_OP) :].decode().partition("/")[0])
+    return TxnId.parse(key[len(TXN_OP) :].decode(errors="replace").partition("/")[0])
 
 
 def op_parts(key: bytes) -> tuple[TxnId, str, str | None]:
     """(transaction, segment path, subscription or None for a write) of an op key."""
-    parts = key[len(TXN_OP) :].decode().split("/")
+    parts = key[len(TXN_OP) :].decode(errors="replace").split("/")
     if len(parts) == 7 and parts[5] == "w":
         return TxnId.parse(parts[0]), "/".join(parts[1:5]), None
     if len(parts) == 8 and parts[5] == "a":
@@ -138,7 +138,7 @@ def deadline(timeout_ms: int, txn_id: TxnId) -> bytes:
 def deadline_parts(key: bytes) -> tuple[int, TxnId]:
     """(deadline in epoch ms, transaction). Raises `InvalidArgument`."""
     timeout_ms, _, txn_id = key[len(TXN_BY_DEADLINE) :].decode(errors="replace").partition("/")
-    if not (timeout_ms.isascii() and timeout_ms.isdigit()):
+    if not (timeout_ms.isascii() and timeout_ms.isdigit() and len(timeout_ms) < 20):  # int refuses very many
         raise InvalidArgument(f"{key!r} is not a deadline key: expected /idx/txn-by-deadline/<epoch ms>/<txn>")
     return int(timeout_ms), TxnId.parse(txn_id)
 

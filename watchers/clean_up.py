@@ -57,14 +57,16 @@ class CleanUpStatistics:
 
 
 class _Registered:
-    """`flush`: timer for writes without clean-up to travel with. `drains`: waiters for the commit in flight."""
+    """`flush`: timer for writes without clean-up to travel with. `retry`: timer of the pause after a refusal. `drains`:
+    waiters for the commit in flight."""
 
-    __slots__ = ("busy", "drains", "error", "flush", "lost_in_a_row", "retired", "target")
+    __slots__ = ("busy", "drains", "error", "flush", "lost_in_a_row", "retired", "retry", "target")
 
     def __init__(self, target: CleanUpTarget) -> None:
         self.target = target
         self.busy = False
         self.flush: asyncio.TimerHandle | None = None
+        self.retry: asyncio.TimerHandle | None = None
         self.lost_in_a_row = 0
         self.error: TxnError | None = None
         self.drains: list[asyncio.Future[None]] = []
@@ -108,8 +110,9 @@ class CleanUp:
         if registered is None:
             return
         self._due.pop(registered, None)
-        if registered.flush is not None:
-            registered.flush.cancel()
+        for timer in (registered.flush, registered.retry):
+            if timer is not None:
+                timer.cancel()
         registered.error = registered.error or NotOwner(f"clean-up of the {target.name} has been stopped")
         self._wake_drains(registered)
 
@@ -127,6 +130,8 @@ class CleanUp:
         registered = self._registered.get(target)
         if registered is None or not self._running or (registered.flush is not None and not target.backlog):
             return
+        if registered.retry is not None:
+            return  # ▲ the pause counts for all that is queued meanwhile: a full etcd logs each refused request
         self._due[registered] = None
         if self._turn is None:
             self._turn = asyncio.get_running_loop().call_later(self._settings.linger_s, self._take_turn)
@@ -184,11 +189,7 @@ class CleanUp:
             return False
         try:
             future = self._store.commit_nowait(plan.commit)
-        except (StoreUnavailable, StoreFull) as error:
-            log.info("clean_up_waits", target=target.name, error=str(error))
-            self._retry(registered)
-            return everything
-        except TxnError as error:
+        except TxnError as error:  # malformed; any other refusal comes as an answer does
             # ▲ Report it at once: clean-up would never be stored, while acks go on being answered.
             self._lose(registered, error)
             return False
@@ -210,10 +211,13 @@ class CleanUp:
 
     def _retry(self, registered: _Registered) -> None:
         """Try again after a pause; drains wait for that too."""
-        if self._running and registered.error is None:
-            asyncio.get_running_loop().call_later(self._settings.retry_s, self._try_again, registered)
+        if self._running and registered.error is None and registered.retry is None:
+            registered.retry = asyncio.get_running_loop().call_later(
+                self._settings.retry_s, self._try_again, registered
+            )
 
     def _try_again(self, registered: _Registered) -> None:
+        registered.retry = None
         self._wake_drains(registered)
         self.wake(registered.target)
 
@@ -234,11 +238,11 @@ class CleanUp:
     def _take_answer(self, registered: _Registered, plan: CleanUpPlan, future: asyncio.Future[CommitVerdict]) -> None:
         try:
             self._settle(registered, plan, future.result())
-        except (StoreUnavailable, StoreFull) as error:
+        except (StoreUnavailable, StoreFull, OutcomeUnknown) as error:
+            # ▲ Unknown, too: unless the store is closing, etcd has denied a repetition. Nobody else may ever wake this
+            # target. It plans again and compares, whatever has landed.
             log.info("clean_up_waits", target=registered.target.name, error=str(error))
             self._retry(registered)
-        except OutcomeUnknown:
-            return  # the store is closing
         except TxnError as error:
             self._lose(registered, error)  # NotOwner, a corrupt record, or a bug: clean-up cannot go on here
 

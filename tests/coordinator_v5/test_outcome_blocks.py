@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.decided import check_outcomes, run_transactions
@@ -15,7 +16,7 @@ from tests.coordinator_v5.processes import (
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, Put, RangeResult
 
 WEEK_MS = 7 * 24 * 3_600_000
 
@@ -45,6 +46,31 @@ async def test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well
     await asyncio.sleep(15)  # there are none yet
     await run_transactions(process, 1)
     await until(lambda: not headers(etcd))
+    process.clock.step_ms = 700_000
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=60)
+    await process.close()
+
+
+@virtual_time
+async def test_a_block_that_is_made_as_the_blocks_are_listed_expires_as_well() -> None:
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(
+        tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+    )
+    process = await Process(etcd, "one", settings).start()
+    read, made = process.store.range, list[bytes]()
+
+    async def made_meanwhile(start: bytes, end: bytes, **options: Any) -> RangeResult:
+        found = await read(start, end, **options)
+        if start.startswith(keys.TXN_OUTCOME) and not made:
+            await run_transactions(process, 1)
+            await until(lambda: not headers(etcd))
+            made.append(start)
+        return found
+
+    process.store.range = made_meanwhile  # type: ignore[method-assign]
+    await until(lambda: made)
+    assert len(within(etcd, keys.TXN_OUTCOME)) == 1
     process.clock.step_ms = 700_000
     await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=60)
     await process.close()
@@ -109,6 +135,22 @@ async def test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it() 
     etcd.mvcc.commit([Commit(puts=(Put(first.key, b"not an outcome block"),))])
     process.clock.step_ms = 700_000
     await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == [first.key], within_s=60)
+    await process.close()
+
+
+@virtual_time
+async def test_a_strange_key_among_outcome_blocks_ends_no_coordinator_and_holds_back_no_block() -> None:
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(
+        tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
+    )
+    strange = [keys.TXN_OUTCOME + b"0000/" + name for name in (b"0000000000000 (copy)", b"\xff", b"")]
+    etcd.mvcc.commit([Commit(puts=tuple(Put(key, b"by hand") for key in strange))])
+    process = await Process(etcd, "one", settings).start()
+    await run_transactions(process, 1)
+    await until(lambda: not headers(etcd))
+    process.clock.step_ms = 700_000
+    await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == sorted(strange), within_s=60)
     await process.close()
 
 

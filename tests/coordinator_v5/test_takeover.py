@@ -311,6 +311,21 @@ async def test_an_unreadable_header_or_key_stops_nothing_else(key: bytes) -> Non
     await process.close()
 
 
+@pytest.mark.parametrize("state", [COMMITTED, "PREPARED"])
+@virtual_time
+async def test_a_header_put_once_in_another_state_than_open_ends_no_coordinator(state: str) -> None:
+    """Nobody here writes one; whoever takes its id over, meets it."""
+    etcd = fresh_etcd()
+    header = Header(state=state, timeout_ms=1, created_ms=1)
+    etcd.mvcc.commit([Commit(puts=(Put(keys.txn(TxnId(0, 7)), records.encode(header)),))])
+    process = await Process(etcd, "one").start()
+    await asyncio.sleep(90)  # past its deadline, and past the grace of its client
+    begun = await process.coordinator.begin(0)
+    assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+    assert await process.header(TxnId(0, 7)) == header
+    await process.close()
+
+
 @virtual_time
 async def test_what_stands_behind_a_strange_key_is_collected_all_the_same() -> None:
     etcd = fresh_etcd()

@@ -110,7 +110,7 @@ def test_c10_a_key_that_ends_with_no_transaction_is_an_error_of_ours(key: bytes)
         keys.txn_of(key)
 
 
-@pytest.mark.parametrize("digits", ["\u00b2", "\u0661", "", "x", "-1"])
+@pytest.mark.parametrize("digits", ["\u00b2", "\u0661", "", "x", "-1", "9" * 5000])
 def test_c10_a_deadline_key_without_a_time_is_an_error_of_ours(digits: str) -> None:
     with pytest.raises(InvalidArgument, match="is not a deadline key"):
         keys.deadline_parts(keys.TXN_BY_DEADLINE + f"{digits}/0000-0000000000000001".encode())

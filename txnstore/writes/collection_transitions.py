@@ -33,7 +33,6 @@ from txnstore.store import (
     created_at,
     range_is_empty,
     unchanged_since,
-    version_is,
 )
 from txnstore.writes.op_transitions import Rewrite, aborted_rewrite
 from txnstore.writes.transitions import RecordedDecision
@@ -182,7 +181,8 @@ def plan_collect(
     """Delete the headers of `finals` (one batch of `batches_of`, all in the block of `outcomes`) and set their bits.
 
     Each id between a run's ends is one of `finals`, so its range holds nothing else; ▲ a header that is not final, or
-    an op key left in a run (scenario E5), refuses the whole batch. `raise_to`: at least the highest decision revision
+    an op key left in a run (scenario E5), refuses the whole batch. ▲ Final is any version above 1: a repair that drops
+    a committed transaction puts its header a third time. `raise_to`: at least the highest decision revision
     among them; one put of the horizon may cover later batches. `names`: name records from `name_rewrite`.
     """
     changed = outcomes.with_finals(finals, touched_ms)
@@ -196,7 +196,7 @@ def plan_collect(
     deletes = []
     for first, last in runs_of(final.counter for final in finals):
         start, end = keys.txn(TxnId(outcomes.tcid, first)), keys.txn(TxnId(outcomes.tcid, last)) + b"\0"
-        compares.append(Compare(start, Target.VERSION, Relation.EQUAL, 2, end))
+        compares.append(Compare(start, Target.VERSION, Relation.GREATER, 1, end))
         ops_end = keys.prefix_end(keys.txn_ops(TxnId(outcomes.tcid, last)))
         compares.append(range_is_empty(keys.txn_ops(TxnId(outcomes.tcid, first)), ops_end))
         deletes.append(Delete(start, end))
@@ -353,7 +353,7 @@ def plan_leftovers(txn_id: TxnId, part: Leftover, found: Sequence[KeyValue | Non
     the record stays until everything older than a later owner's ledger is trimmed. `found` holds the records of
     `leftover_records`. May be empty.
     """
-    conditions = [absent(keys.owner(part.segment)), version_is(keys.txn(txn_id), 2)]
+    conditions = [absent(keys.owner(part.segment)), Compare(keys.txn(txn_id), Target.VERSION, Relation.GREATER, 1)]
     rewrites = [
         aborted_rewrite(part.segment, txn_id, writer, None, 0 if record is None else record.mod_revision)
         for writer, record in zip(part.aborted, found, strict=True)

@@ -9,7 +9,9 @@ OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
 SESSIONS = "tests/coordinator_v5/test_sessions.py::"
 TAKE_OVER = "tests/coordinator_v5/test_takeover.py::"
 COLLECTION = "tests/coordinator_v5/test_collection.py::"
+IN_COMPANY = "tests/coordinator_v5/test_collection_in_company.py::"
 NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
+FULL = "tests/coordinator_v5/test_full.py::"
 ALONE = "no seed was looked for: its test dies of this line alone"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -44,8 +46,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="an op of one transaction holds back no other's collection, wherever it stands in a batch (E5)",
         section="§5",
         file="coordinator_v5/collector.py",
-        old="keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int]()",
-        new="keys.txn_ops(first), keys.txn_ops(last), set[int]()",
+        old="keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int | None]()",
+        new="keys.txn_ops(first), keys.txn_ops(last), set[int | None]()",
         tests=(COLLECTION + "test_e5_an_op_of_the_last_header_of_a_batch_holds_back_none_of_the_others",),
         why_tests="not looked for with seeds: what is not collected is there for a while longer",
     ),
@@ -142,6 +144,207 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(
             "tests/txnstore/access/test_following.py::test_e1_a_listing_that_fails_behind_a_compaction_is_made_again",
         ),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="collect-second-puts-only",
+        rule="a header that a repair has put a third time is collected, and holds back none of its neighbours",
+        section="§5",
+        file="txnstore/writes/collection_transitions.py",
+        old="Compare(start, Target.VERSION, Relation.GREATER, 1, end)",
+        new="Compare(start, Target.VERSION, Relation.EQUAL, 2, end)",
+        tests=(
+            IN_COMPANY + "test_a_header_that_a_repair_has_put_a_third_time_is_collected_with_its_neighbours[False]",
+        ),
+        why_tests="the simulation has no repair",
+    ),
+    Mutant(
+        name="clear-second-puts-only",
+        rule="ops of a transaction that a repair has dropped are cleared where nobody owns their segment",
+        section="§5",
+        file="txnstore/writes/collection_transitions.py",
+        old="Compare(keys.txn(txn_id), Target.VERSION, Relation.GREATER, 1)",
+        new="Compare(keys.txn(txn_id), Target.VERSION, Relation.EQUAL, 2)",
+        tests=(IN_COMPANY + "test_a_header_that_a_repair_has_put_a_third_time_is_collected_with_its_neighbours[True]",),
+        why_tests="the simulation has no repair",
+    ),
+    Mutant(
+        name="rest-of-batch-not-cut",
+        rule="what is left of a batch, without those that still have ops, is cut into commits anew",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="            parts = [[one] for one in batch] if apart else _cut(batch)\n",
+        new="            parts = [[one] for one in batch] if apart else [list(batch)]\n",
+        tests=(IN_COMPANY + "test_e5_ops_of_every_second_transaction_hold_back_none_of_the_others",),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="run-over-strange-key",
+        rule="a key of somebody else between headers, or ops, keeps nothing from collection",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="            parts = [[one] for one in batch] if apart else _cut(batch)\n",
+        new="            parts = _cut(batch)\n",
+        tests=(IN_COMPANY + "test_a_strange_key_between_headers_or_ops_holds_back_no_collection",),
+        why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="strange-outcome-key-is-fatal",
+        rule="a key of somebody else among the outcome blocks ends no coordinator",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old=(
+            "    except ValueError:\n"
+            '        log.error("unreadable key left alone", key=repr(key))\n'
+            "        return None\n"
+        ),
+        new="    except ZeroDivisionError:\n        return None\n",
+        tests=(OUTCOME_BLOCKS + "test_a_strange_key_among_outcome_blocks_ends_no_coordinator_and_holds_back_no_block",),
+        why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="header-of-no-state-is-watched",
+        rule="a header that was put once, but not as OPEN, ends no coordinator at its deadline",
+        section="§5",
+        file="coordinator_v5/takeover.py",
+        old="        if decision is None and header.state != OPEN:\n",
+        new="        if decision is None and not header.state:\n",
+        tests=(TAKE_OVER + "test_a_header_put_once_in_another_state_than_open_ends_no_coordinator",),
+        why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="set-aside-of-lost-id",
+        rule="a transaction of a lost coordinator id does not count as stuck where the id was lost",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old="        if txn_id.tcid not in self._state.tcids:\n            return  # ▲ lost",
+        new="        if txn_id.tcid < 0:\n            return  # ▲ lost",
+        tests=(IN_COMPANY + "test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_ever",),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="unknown-clean-up-forgotten",
+        rule="clean-up is made again whose repetition etcd has denied, though nothing else comes",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="        except (StoreUnavailable, StoreFull, OutcomeUnknown) as error:\n",
+        new=(
+            "        except OutcomeUnknown:\n"
+            "            return\n"
+            "        except (StoreUnavailable, StoreFull) as error:\n"
+        ),
+        tests=(
+            "tests/watchers/test_clean_up_refused.py::"
+            "test_clean_up_of_unknown_outcome_is_made_again_though_nothing_else_comes[False]",
+        ),
+        why_tests="no simulated etcd denies anything",
+    ),
+    Mutant(
+        name="op-key-in-no-utf-8-is-fatal",
+        rule="a key of somebody else between ops ends no coordinator",
+        section="§5",
+        file="txnstore/keys.py",
+        old='key[len(TXN_OP) :].decode(errors="replace").partition',
+        new="key[len(TXN_OP) :].decode().partition",
+        tests=(IN_COMPANY + "test_a_strange_key_between_headers_or_ops_holds_back_no_collection[/txn-op/]",),
+        why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="leftover-in-no-utf-8-is-fatal",
+        rule="a key of somebody else among a transaction's ops holds that one back, and nothing else",
+        section="§5",
+        file="txnstore/keys.py",
+        old='key[len(TXN_OP) :].decode(errors="replace").split',
+        new="key[len(TXN_OP) :].decode().split",
+        tests=(IN_COMPANY + "test_a_strange_key_among_the_ops_of_one_transaction_holds_back_that_one_alone",),
+        why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="block-made-while-listed",
+        rule="outcomes expire whose block was made while the blocks were listed",
+        section="§5",
+        file="coordinator_v5/collector.py",
+        old=(
+            "        made = self._blocks[tcid] = deque()\n"
+            "        try:\n"
+            "            listed = await self._outcome_blocks(tcid)\n"
+        ),
+        new=(
+            "        try:\n"
+            "            listed = await self._outcome_blocks(tcid)\n"
+            "            made = self._blocks[tcid] = deque()\n"
+        ),
+        tests=(OUTCOME_BLOCKS + "test_a_block_that_is_made_as_the_blocks_are_listed_expires_as_well",),
+        why_tests="it lasts no week",
+    ),
+    Mutant(
+        name="endless-deadline-is-fatal",
+        rule="a deadline key of thousands of digits, by somebody else, ends no coordinator",
+        section="§5",
+        file="txnstore/keys.py",
+        old=" and timeout_ms.isdigit() and len(timeout_ms) < 20)",
+        new=" and timeout_ms.isdigit())",
+        tests=("tests/txnstore/test_keys.py::test_c10_a_deadline_key_without_a_time_is_an_error_of_ours",),
+        why_tests=NO_BAD_RECORD,
+    ),
+    Mutant(
+        name="refused-deadline-keys-at-once-again",
+        rule="deadline keys that a full etcd refuses are put again seldom",
+        section="§5",
+        file="coordinator_v5/sweeper.py",
+        old="INDEXED_AT_ONCE if now >= self._index_at else 0",
+        new="INDEXED_AT_ONCE",
+        tests=(FULL + "test_deadline_keys_that_a_full_etcd_refuses_are_put_again_seldom_and_once_there_is_room",),
+        why_tests="no judge counts what etcd refuses",
+    ),
+    Mutant(
+        name="refused-aborts-at-once-again",
+        rule="aborts that nobody asked for and a full etcd refuses are sent again seldom",
+        section="§5",
+        file="coordinator_v5/sweeper.py",
+        old="        if self._state.clock.monotonic() < self._ends.sweep_at:\n            return 0\n",
+        new="",
+        tests=(FULL + "test_aborts_that_a_full_etcd_refuses_are_sent_again_seldom_and_once_there_is_room",),
+        why_tests="no judge counts what etcd refuses",
+    ),
+    Mutant(
+        name="wake-in-the-pause",
+        rule="clean-up that is queued behind a refusal waits for the same pause",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="        if registered.retry is not None:\n            return  # ▲ the pause",
+        new="        if registered.error is not None:\n            return  # ▲ the pause",
+        tests=("tests/watchers/test_clean_up_refused.py::test_decisions_behind_a_refusal_wait_for_the_same_pause",),
+        why_tests="no judge counts what etcd refuses",
+    ),
+    Mutant(
+        name="full-etcd-costs-held-ids",
+        rule="a coordinator id that a full etcd does not let be taken costs none of those that are held",
+        section="§9",
+        file="coordinator_v5/ownership.py",
+        old="                await self._take_or_wait(lease)\n        finally:\n",
+        new="                await self._take_share(lease)\n        finally:\n",
+        tests=(FULL + "test_an_id_that_a_full_etcd_does_not_let_be_taken_costs_none_of_those_that_are_held",),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="refused-id-never-taken",
+        rule="a coordinator id that a full etcd did not let be taken is taken once there is room",
+        section="§9",
+        file="coordinator_v5/ownership.py",
+        old='trying again", error=str(error))\n            self._refused.set()\n',
+        new='trying again", error=str(error))\n',
+        tests=(FULL + "test_an_id_that_a_full_etcd_does_not_let_be_taken_costs_none_of_those_that_are_held",),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="unanswered-taking-costs-held-ids",
+        rule="a coordinator id whose taking is not answered costs none of those that are held",
+        section="§9",
+        file="coordinator_v5/ownership.py",
+        old="        except (StoreFull, StoreUnavailable, OutcomeUnknown) as error:\n",
+        new="        except StoreFull as error:\n",
+        tests=(FULL + "test_an_id_whose_taking_is_not_answered_costs_none_of_those_that_are_held",),
         why_tests=ALONE,
     ),
 )

@@ -1,0 +1,126 @@
+"""Collection beside transactions that cannot be collected yet, and beside keys and headers as nobody here writes them
+(DESIGN §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from coordinator_v5.transactions import Seen
+from tests.coordinator_v5.decided import check_outcomes, run_transactions
+from tests.coordinator_v5.processes import SEGMENT, Process, fresh_etcd, headers, within
+from tests.segments.virtual_time import virtual_time
+from tests.waiting import until
+from txnstore import keys, records
+from txnstore.records import ABORTED, REASON_LOST
+from txnstore.store import Commit, Delete, Put, RangeResult
+from txnwire.ids import TxnId
+
+
+@virtual_time
+async def test_e5_ops_of_every_second_transaction_hold_back_none_of_the_others() -> None:
+    """What is left of a batch without those set aside has more runs of ids than one commit takes."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    epoch = await process.own()
+    decided: dict[TxnId, str] = {}
+    held: dict[TxnId, str] = {}
+    for number in range(120):
+        txn_id = (await process.coordinator.begin(0)).txn_id
+        if number % 2:
+            assert await process.write(txn_id, epoch=epoch, counter=number)
+        of = held if number % 2 else decided
+        of[txn_id] = (await process.coordinator.end(txn_id, commit=True)).state
+    collector, aside = process.coordinator._collector, dict[TxnId, None]()
+    set_aside = collector._set_aside
+
+    def noted(txn_id: TxnId, seen: Seen) -> None:
+        aside[txn_id] = None
+        set_aside(txn_id, seen)
+
+    collector._set_aside = noted  # type: ignore[method-assign]
+    await until(lambda: len(headers(etcd)) == len(held), within_s=75)
+    assert {keys.txn_of(record.key) for record in headers(etcd)} == set(held)
+    assert aside.keys() == held.keys()
+    await check_outcomes(process, decided)
+    await process.close()
+
+
+@pytest.mark.parametrize("left_over", [False, True])
+@virtual_time
+async def test_a_header_that_a_repair_has_put_a_third_time_is_collected_with_its_neighbours(left_over: bool) -> None:
+    """A repair turns COMMITTED into ABORTED where a part of the transaction is lost."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    decided = await run_transactions(process, 9)
+    dropped = (await process.coordinator.begin(0)).txn_id
+    if left_over:
+        assert await process.write(dropped, epoch=await process.own())
+    await process.coordinator.end(dropped, commit=True)
+    decided |= await run_transactions(process, 9)
+    header = await process.header(dropped)
+    assert header is not None
+    await process.close()
+    lost = replace(header, state=ABORTED, reason=REASON_LOST, writers=None)
+    etcd.mvcc.commit(
+        [Commit(puts=(Put(keys.txn(dropped), records.encode(lost)),), deletes=(Delete(keys.owner(SEGMENT)),))]
+    )
+    repaired = await Process(etcd, "two").start()
+    await until(lambda: not headers(etcd), within_s=90)
+    assert within(etcd, keys.TXN_OP) == []
+    await check_outcomes(repaired, decided | {dropped: ABORTED})
+    await repaired.close()
+
+
+@pytest.mark.parametrize("prefix", [keys.TXN, keys.TXN_OP])
+@virtual_time
+async def test_a_strange_key_between_headers_or_ops_holds_back_no_collection(prefix: bytes) -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    decided = await run_transactions(process, 20)
+    strange = prefix + str(sorted(decided)[9]).encode() + b"\xff/x"
+    etcd.mvcc.commit([Commit(puts=(Put(strange, b"by hand"),))])
+    await until(lambda: [record.key for record in headers(etcd) if record.key != strange] == [], within_s=75)
+    assert etcd.mvcc.get(strange) is not None
+    await check_outcomes(process, decided)
+    await process.close()
+
+
+@virtual_time
+async def test_a_strange_key_among_the_ops_of_one_transaction_holds_back_that_one_alone() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    decided = await run_transactions(process, 20)
+    held = sorted(decided)[9]
+    etcd.mvcc.commit([Commit(puts=(Put(keys.txn_ops(held) + b"\xff", b"by hand"),))])
+    await asyncio.sleep(120)  # its ops are looked at
+    assert [keys.txn_of(record.key) for record in headers(etcd)] == [held]
+    await run_transactions(process, 1)
+    await process.close()
+
+
+@virtual_time
+async def test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_ever() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    held = (await process.coordinator.begin(0)).txn_id
+    assert await process.write(held, epoch=await process.own())
+    await process.coordinator.end(held, commit=True)
+    read, lost = process.store.range, list[bytes]()
+
+    async def lost_meanwhile(start: bytes, end: bytes, **options: Any) -> RangeResult:
+        found = await read(start, end, **options)
+        if start == keys.txn_ops(held) and not lost:  # as after a refusal
+            lost.append(start)
+            process.coordinator._lost(0)
+        return found
+
+    process.store.range = lost_meanwhile  # type: ignore[method-assign]
+    await until(lambda: lost, within_s=75)
+    await asyncio.sleep(5)
+    assert process.coordinator.statistics().stuck == 0
+    assert process.coordinator._collector._tries == {}
+    await process.close()
