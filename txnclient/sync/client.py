@@ -98,9 +98,8 @@ class Client(Openers):
         Refused with `NotAllowed` while producers or consumers are connected, unless `force`: they then receive
         `TopicNotFound`. Transactions that wrote or acked there go on, and end as if they had not. Once accepted, the
         service completes it without this client. A topic created again under the name is a new one, which no late or
-        repeated request of this call deletes.
-        Raises `TopicNotFound`, `NotAllowed`, `DataCorrupt` (it names what keeps the deletion waiting), `Timeout` (it
-        may still be under way: repeat it to wait for its end).
+        repeated request of this call deletes. Raises `TopicNotFound`, `NotAllowed`, `DataCorrupt` (it names what keeps
+        the deletion waiting), `Timeout` (it may still be under way: repeat it to wait for its end).
         """
         self._bridge.wait(self._inner.delete_topic(topic, force=force))
 
