@@ -218,10 +218,19 @@ class Housekeeping:
             now_ms=self._clock.wall_ms(),
             least=least,
         )
-        due = due or bool(self._segment.open_bytes and self._buffer.records_in_store > self._settings.aborted_in_store)
+        due = due or bool(self._segment.open_bytes and self._many_aborted())
         if due and self._segment.may_roll:
             await self._segment.roll()
             self._rolled += 1
+
+    def _many_aborted(self) -> bool:
+        """Whether the sidecar of the open ledger would take many records out of etcd. ▲ Those of closed ledgers do not
+        count: a transaction that stays open keeps them in etcd, and each closed ledger starts the next round, so the
+        log would roll without a pause."""
+        bound, writer = self._settings.aborted_in_store, self._ledgers.writer
+        if writer is None or self._buffer.records_in_store <= bound:
+            return False
+        return self._buffer.records_from(Position(writer.ledger_id, -1)) > bound
 
     # ---- trimming ---------------------------------------------------------------------------------------------------
 

@@ -210,4 +210,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="not looked for with seeds: it takes many splits that are given up with sends in them",
     ),
+    Mutant(
+        name="rolls-for-aborts-of-closed-ledgers",
+        rule="aborted records close the open ledger early only where its sidecar takes them out of etcd",
+        section="§6",
+        file="segments/log/housekeeping.py",
+        old="        return self._buffer.records_from(Position(writer.ledger_id, -1)) > bound\n",
+        new="        return self._buffer.records_from(EARLIEST) > bound\n",
+        tests=(
+            "tests/segments/log/test_rolling_by_aborts.py::"
+            "test_aborts_that_an_open_transaction_keeps_in_etcd_close_one_ledger_and_not_one_after_the_other",
+        ),
+        why_tests="it costs ledgers, which no history shows",
+    ),
 )
