@@ -223,4 +223,30 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="it costs ledgers, which no history shows",
     ),
+    Mutant(
+        name="ended-by-another-segments-list",
+        rule="a ledger list that cannot be read ends no segment that its own came from",
+        section="§8",
+        file="segments/log/housekeeping.py",
+        old='    except DataCorrupt as error:\n        log.warning("ledger_list_not_read"',
+        new='    except NotImplementedError as error:\n        log.warning("ledger_list_not_read"',
+        tests=(
+            "tests/segments/log/test_retention_policies.py::"
+            "test_a_ledger_list_that_cannot_be_read_ends_no_segment_that_it_came_from[0000-3fff-8]",
+        ),
+        why_tests="records of the simulated etcd can all be read",
+    ),
+    Mutant(
+        name="ended-by-a-subscription-that-cannot-be-read",
+        rule="a subscription that cannot be read holds back what is trimmed, and ends no segment",
+        section="§8",
+        file="segments/log/housekeeping.py",
+        old="            drained = await self._segment.drained()\n        except DataCorrupt as error:",
+        new="            drained = await self._segment.drained()\n        except NotImplementedError as error:",
+        tests=(
+            "tests/segments/log/test_retention_policies.py::"
+            "test_a_subscription_that_cannot_be_read_holds_back_what_is_trimmed_and_ends_no_segment",
+        ),
+        why_tests="records of the simulated etcd can all be read",
+    ),
 )
