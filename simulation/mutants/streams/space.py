@@ -249,4 +249,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="records of the simulated etcd can all be read",
     ),
+    Mutant(
+        name="erasing-stopped-by-an-unreadable-key",
+        rule="a key that cannot be read goes with the segment that is erased",
+        section="§8",
+        file="segments/log/erasing.py",
+        old="            unreadable.append(record.key)\n",
+        new="            raise\n",
+        tests=("tests/segments/log/test_erasing.py::test_s8_a_key_that_cannot_be_read_goes_with_its_segment",),
+        why_tests="keys of the simulated etcd can all be read",
+    ),
 )
