@@ -143,9 +143,21 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what closes, fences and opens ledgers gets the reserve where there is no room",
         section="§7",
         file="segments/ledger/ledger_reserve.py",
-        old="                if error.errno not in NO_ROOM or not self.give_up():",
-        new="                if error.errno not in NO_ROOM or self.give_up():",
+        old="            self.give_up()\n            return job()\n",
+        new="            return job()\n",
         tests=("tests/segments/log/test_room.py::test_a_job_without_room_is_done_with_the_reserve_once",),
+        why_tests="the simulation has disks of its own",
+    ),
+    Mutant(
+        name="reserve-of-the-first-alone",
+        rule="who finds no room while another gives the reserve up tries once more",
+        section="§7",
+        file="segments/ledger/ledger_reserve.py",
+        old="            self.give_up()\n            return job()\n",
+        new="            if not self.give_up():\n                raise OSError\n            return job()\n",
+        tests=(
+            "tests/segments/log/test_room.py::test_jobs_that_find_no_room_at_once_are_all_done_with_the_one_reserve",
+        ),
         why_tests="the simulation has disks of its own",
     ),
     Mutant(
