@@ -276,8 +276,8 @@ class Housekeeping:
         try:
             drained = await self._segment.drained()
         except DataCorrupt as error:
-            # ▲ Of a subscription that cannot be read nobody knows what it needs. Its topic's segments are whole: given
-            # up, they would change hands round after round.
+            # ▲ Nobody can say what a subscription needs: trim nothing. Given up, the segment would change hands round
+            # after round.
             log.warning("not_trimmed", segment=self._segment.path, error=str(error))
             return EARLIEST
         return bound if drained is None else min(bound, drained)

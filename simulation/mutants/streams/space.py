@@ -250,14 +250,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="ended-by-a-subscription-that-cannot-be-read",
-        rule="a subscription that cannot be read holds back what is trimmed, and ends no segment",
+        rule="a subscription of which nobody can say what it needs holds back what is trimmed, and ends no segment",
         section="§8",
         file="segments/log/housekeeping.py",
         old="            drained = await self._segment.drained()\n        except DataCorrupt as error:",
         new="            drained = await self._segment.drained()\n        except NotImplementedError as error:",
         tests=(
             "tests/segments/log/test_retention_policies.py::"
-            "test_a_subscription_that_cannot_be_read_holds_back_what_is_trimmed_and_ends_no_segment",
+            "test_nothing_is_trimmed_and_no_segment_ends_where_nobody_can_say_what_a_subscription_needs",
         ),
         why_tests="records of the simulated etcd can all be read",
     ),
