@@ -361,6 +361,10 @@ class TransactionBuffer:
         """Number of aborted records in etcd, which recovery reads; may count some that were just trimmed."""
         return len(self._durable)
 
+    def records_from(self, first: Position) -> int:
+        """Number of aborted records in etcd that stand for entries at or above `first`. O(n)."""
+        return sum(record[0] >= first and self._known(record) for record in self._durable)
+
     def durable(self, up_to: Position) -> Mapping[AbortedKey, Position]:
         """The aborted records in etcd whose entries all lie at or below `up_to`, in no order. O(n)."""
         found: dict[AbortedKey, Position] = {}

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
+
 from segments.ledger import ledger_files, ledger_format
 from segments.ledger.file_ledger_writer import FileLedgerWriter, fenced_by, forget_unwritten
 from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
@@ -24,6 +26,7 @@ from segments.ledger.ledger_format import Footer, LedgerHeader, LedgerScan, Open
 from segments.ledger.ledger_reserve import Reserve
 from txnwire.errors import DataCorrupt, InvalidArgument
 
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 THREADS = 4
@@ -105,8 +108,8 @@ def _fence_and_scan(paths: LedgerPaths, segment: str, end: int | None) -> _Ended
 
 def _load_ledger(paths: LedgerPaths, segment: str, last: int) -> _EndedLedger:
     """In a thread: open for reading up to entry `last`, with the index in the footer, or by a scan."""
-    footer = _load_footer(paths)
-    if footer is None or footer.found is None or footer.found.entries <= last:
+    found = _load_index(paths)
+    if found is None or found.entries <= last:
         counted = ledger_files.read_count(paths)
         try:
             return _scan_ledger(paths, segment, counted)
@@ -115,7 +118,18 @@ def _load_ledger(paths: LedgerPaths, segment: str, last: int) -> _EndedLedger:
                 raise
             return _scan_ledger(paths, segment, None)  # the caller needs fewer entries, which may be whole
     fd, opened = _open_ledger(paths, segment)
-    return _EndedLedger(OpenFile(fd), paths, opened.marker, footer.found)
+    return _EndedLedger(OpenFile(fd), paths, opened.marker, found)
+
+
+def _load_index(paths: LedgerPaths) -> LedgerScan | None:
+    """▲ None also for a damaged footer: the entries are in another file, and whole. Only who needs what the footer
+    tells of producers is refused."""
+    try:
+        footer = _load_footer(paths)
+    except DataCorrupt as error:
+        log.warning("ledger_scanned", error=str(error))
+        return None
+    return None if footer is None else footer.found
 
 
 def _look_at_ledger(paths: LedgerPaths, segment: str) -> Recovered | None:

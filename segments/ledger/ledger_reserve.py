@@ -64,8 +64,10 @@ class Reserve:
             try:
                 return job()
             except OSError as error:
-                if error.errno not in NO_ROOM or not self.give_up():
+                if error.errno not in NO_ROOM:
                     raise
+            # ▲ Once more, also if it is gone: another job, perhaps of another broker, has just made room with it.
+            self.give_up()
             return job()
 
         return work

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -27,10 +27,11 @@ from txnstore.writes.deletion_transitions import (
     plan_forget_segment,
     plan_ledger_list,
 )
-from txnwire.errors import DataCorrupt, NotOwner, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, TopicNotFound, TxnError
 from txnwire.names import SegmentName, TopicName
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class SegmentGone(TopicNotFound):
@@ -173,11 +174,26 @@ async def _commit(store: MetadataStore, commit: Commit) -> None:
 
 
 def _written(found: list[KeyValue]) -> SegmentRemains:
-    return SegmentRemains(written=[keys.txn_of(record.key) for record in found])
+    written, unreadable = _sorted(found, keys.txn_of)
+    return SegmentRemains(written=written, keys=unreadable)
 
 
 def _acked(found: list[KeyValue]) -> SegmentRemains:
-    return SegmentRemains(acked=[keys.ack_index_parts(record.key)[1:] for record in found])
+    acked, unreadable = _sorted(found, lambda key: keys.ack_index_parts(key)[1:])
+    return SegmentRemains(acked=acked, keys=unreadable)
+
+
+def _sorted(found: list[KeyValue], read: Callable[[bytes], T]) -> tuple[list[T], list[bytes]]:
+    """What `read` makes of the keys, and those of which it makes nothing. ▲ These are deleted as they are: left alone,
+    one of them would keep its segment, and the topic's name, from being free for ever."""
+    readable, unreadable = [], []
+    for record in found:
+        try:
+            readable.append(read(record.key))
+        except (InvalidArgument, ValueError) as error:  # ValueError: not UTF-8, or too few parts
+            log.warning("erasing_unreadable_key", key=repr(record.key), error=str(error))
+            unreadable.append(record.key)
+    return readable, unreadable
 
 
 def _plain(found: list[KeyValue]) -> SegmentRemains:

@@ -34,9 +34,9 @@ from segments.log.settings import BrokerSettings
 from txnstore import keys, records
 from txnstore.access.paging import in_pages, in_parts
 from txnstore.records import LedgerInfo, LedgerRecord
-from txnstore.store import MAX_COMMIT_OPS, MetadataStore
+from txnstore.store import MAX_COMMIT_OPS, KeyValue, MetadataStore
 from txnstore.writes.op_transitions import clean_up_ops, plan_clean_up, read_clean_up_verdict
-from txnwire.errors import DataCorrupt, InternalError, OutcomeUnknown, TxnError
+from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, OutcomeUnknown, TxnError
 from txnwire.ids import EARLIEST, Position
 from txnwire.names import SegmentName
 from txnwire.ports import Clock
@@ -136,17 +136,14 @@ class Housekeeping:
         # ▲ Do not read the lists of the whole topic: every sealed segment would read those of all the others.
         prefix, later = keys.ledger(segment.topic.path) + b"/", dict[bytes, SegmentName]()
         async for page in in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=NAMES_AT_ONCE, keys_only=True):
-            names = {one.key: SegmentName.from_path(one.key[len(keys.LEDGER) :].decode()) for one in page}
-            later |= {key: name for key, name in names.items() if overlap_of(segment, name)}
+            names = {one.key: _name_of(one.key) for one in page}
+            later |= {key: name for key, name in names.items() if name is not None and overlap_of(segment, name)}
             await asyncio.sleep(0)
         others: list[tuple[SegmentName, LedgerRecord]] = []
         for part in in_parts(list(later), self._store.page_size(LISTS_AT_ONCE)):
             _, found = await self._store.get_many(part)
-            others += [
-                (later[one.key], records.decode(LedgerRecord, one.value, key=one.key))
-                for one in found
-                if one is not None
-            ]
+            lists = [(later[one.key], _list_of(one)) for one in found if one is not None]
+            others += [(name, record) for name, record in lists if record is not None]
         return retention._replace(bytes_kept=share_left(retention.bytes_kept, segment, others))
 
     async def forgotten(self, producers: int) -> bool:
@@ -218,10 +215,19 @@ class Housekeeping:
             now_ms=self._clock.wall_ms(),
             least=least,
         )
-        due = due or bool(self._segment.open_bytes and self._buffer.records_in_store > self._settings.aborted_in_store)
+        due = due or bool(self._segment.open_bytes and self._many_aborted())
         if due and self._segment.may_roll:
             await self._segment.roll()
             self._rolled += 1
+
+    def _many_aborted(self) -> bool:
+        """Whether the sidecar of the open ledger would take many records out of etcd. ▲ Those of closed ledgers do not
+        count: a transaction that stays open keeps them in etcd, and each closed ledger starts the next round, so the
+        log would roll without a pause."""
+        bound, writer = self._settings.aborted_in_store, self._ledgers.writer
+        if writer is None or self._buffer.records_in_store <= bound:
+            return False
+        return self._buffer.records_from(Position(writer.ledger_id, -1)) > bound
 
     # ---- trimming ---------------------------------------------------------------------------------------------------
 
@@ -265,9 +271,16 @@ class Housekeeping:
     async def _bound(self, retention: Retention) -> Position:
         """The last position that may be trimmed."""
         bound = self._buffer.watermark
-        if not retention.undrained and (drained := await self._segment.drained()) is not None:
-            bound = min(bound, drained)
-        return bound
+        if retention.undrained:
+            return bound
+        try:
+            drained = await self._segment.drained()
+        except DataCorrupt as error:
+            # ▲ Nobody can say what a subscription needs: trim nothing. Given up, the segment would change hands round
+            # after round.
+            log.warning("not_trimmed", segment=self._segment.path, error=str(error))
+            return EARLIEST
+        return bound if drained is None else min(bound, drained)
 
     async def _keep_footer(self) -> None:
         """Write the footer beside an empty ledger, so that the last with entries may go. On a full disk it stays."""
@@ -326,6 +339,25 @@ class Housekeeping:
             self._trimmed_ledgers += len(going)
             self._trimmed_bytes += sum(listed[ledger_id].bytes for ledger_id in going)
             log.info("segment_trimmed", segment=self._segment.path, below=str(below), ledgers=len(going))
+
+
+def _name_of(key: bytes) -> SegmentName | None:
+    """The segment of a ledger list; None for a key that names none, which nobody trims."""
+    try:
+        return SegmentName.from_path(key[len(keys.LEDGER) :].decode())
+    except (InvalidArgument, UnicodeDecodeError) as error:
+        log.warning("ledger_list_of_no_segment", key=repr(key), error=str(error))
+        return None
+
+
+def _list_of(record: KeyValue) -> LedgerRecord | None:
+    """Another segment's ledger list; ▲ None if it cannot be read: that is its own owner's business, and would end
+    every segment that it came from, round after round. Without it these keep more, never less."""
+    try:
+        return records.decode(LedgerRecord, record.value, key=record.key)
+    except DataCorrupt as error:
+        log.warning("ledger_list_not_read", key=repr(record.key), error=str(error))
+        return None
 
 
 class HousekeptSegment(Protocol):

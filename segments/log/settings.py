@@ -81,5 +81,5 @@ class BrokerSettings:
     lag_sample_s: float = 15.0
     """Pause between counts of how far subscriptions are behind, for the metrics; 0: never."""
     aborted_in_store: int = 4096
-    """Aborted records of a segment in etcd; beyond it the open ledger is closed, so that its sidecar takes them: bounds
-    the number that a recovery reads."""
+    """Aborted records of the open ledger in etcd; beyond it that ledger is closed, so that its sidecar takes them:
+    bounds the number that a recovery reads."""

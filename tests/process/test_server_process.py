@@ -127,6 +127,38 @@ async def test_a_second_signal_ends_a_server_whose_etcd_does_not_answer(
         assert await server.wait(2.0) == -signal.SIGTERM
 
 
+HUNG_DISK = """
+import os, pathlib, time
+flag = pathlib.Path(os.environ["HUNG_DISK"])
+def held(real):
+    def sync(fd):
+        while flag.exists():
+            flag.with_suffix(".held").touch()
+            time.sleep(0.05)
+        return real(fd)
+    return sync
+os.fsync, os.fdatasync = held(os.fsync), held(os.fdatasync)
+"""
+
+
+async def test_a_server_whose_disk_hangs_ends_at_sigterm_all_the_same(
+    tmp_path: Path, etcd: str, key_prefix: str
+) -> None:
+    """▲ Its supervisor would wait for it, and nobody would start it again."""
+    (tmp_path / "sitecustomize.py").write_text(HUNG_DISK)
+    flag, listen = tmp_path / "disk.hangs", f"127.0.0.1:{free_port()}"
+    environment = {"PYTHONPATH": f"{tmp_path}:{os.getcwd()}", "HUNG_DISK": str(flag)}
+    async with serving(tmp_path, "--listen", listen, etcd=etcd, prefix=key_prefix, environment=environment) as server:
+        await server.until_ready()
+        flag.touch()
+        async with asyncio.timeout(READY_S):  # the mark of etcd, kept every ten seconds
+            while not flag.with_suffix(".held").exists():
+                await asyncio.sleep(0.05)
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.wait(40.0) == 1
+        assert "ended without its threads" in server.log.read_text().splitlines()[-1]
+
+
 async def test_a_server_ends_with_a_word_when_its_etcd_has_no_identity_any_more_and_where_none_answers(
     tmp_path: Path, etcd: str, key_prefix: str, store: EtcdStore
 ) -> None:

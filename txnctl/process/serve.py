@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
+import threading
 from functools import partial
 from typing import Any
 
@@ -33,6 +35,8 @@ log = structlog.get_logger()
 
 OTHER_FILES = 1000
 """Files open besides connections to clients: ledgers, logs, sockets to etcd and to other servers."""
+THREADS_END_S = 5.0
+"""How long the end of a process waits for its threads."""
 
 
 def allow_open_files(connections: int) -> None:
@@ -93,7 +97,21 @@ async def serve(settings: ServerSettings) -> None:
     finally:
         await ledgers.close()
         await store.close()
+        _end_without_threads()
     log.info("stopped", id=settings.id)
+
+
+def _end_without_threads() -> None:
+    """▲ At its end Python waits for every thread, also for one whose disk never answers: its supervisor, which starts
+    again what has ended, would wait as well."""
+    timer = threading.Timer(THREADS_END_S, _end_now)
+    timer.daemon = True
+    timer.start()
+
+
+def _end_now() -> None:
+    log.error("ended without its threads", advice="does the disk of the data folder answer?")
+    os._exit(1)
 
 
 def _write_mark(mark: StoreMark, identity: Incarnation, revision: int) -> None:

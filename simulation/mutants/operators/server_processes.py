@@ -213,4 +213,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="a close seldom gets lost with its connection",
     ),
+    Mutant(
+        name="ends-with-a-disk-that-hangs",
+        rule="a server ends at SIGTERM, also where its disk answers nothing any more",
+        section="§12",
+        file="txnctl/process/serve.py",
+        old="    timer.daemon = True\n    timer.start()\n",
+        new="    timer.daemon = True\n",
+        tests=("tests/process/test_server_process.py::test_a_server_whose_disk_hangs_ends_at_sigterm_all_the_same",),
+        why_tests="a simulated process has no threads",
+    ),
 )

@@ -235,4 +235,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=REAL_FILES,
     ),
+    Mutant(
+        name="entries-hidden-by-their-footer",
+        rule="a footer that is damaged hides no entry of its ledger",
+        section="§7",
+        file="segments/ledger/file_ledger.py",
+        old='        log.warning("ledger_scanned", error=str(error))\n        return None\n',
+        new="        raise error\n",
+        tests=("tests/segments/ledger/test_file_ledger_ends.py::test_a_footer_that_is_damaged_hides_no_entry[False]",),
+        why_tests="the simulation has disks of its own",
+    ),
 )

@@ -150,8 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="nothing is trimmed that a subscription has not drained",
         section="§8",
         file="segments/log/housekeeping.py",
-        old="            bound = min(bound, drained)",
-        new="            bound = max(bound, drained)",
+        old=" if drained is None else min(bound, drained)",
+        new=" if drained is None else max(bound, drained)",
     ),
     Mutant(
         name="seek-to-elsewhere",

@@ -143,9 +143,21 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what closes, fences and opens ledgers gets the reserve where there is no room",
         section="§7",
         file="segments/ledger/ledger_reserve.py",
-        old="                if error.errno not in NO_ROOM or not self.give_up():",
-        new="                if error.errno not in NO_ROOM or self.give_up():",
+        old="            self.give_up()\n            return job()\n",
+        new="            return job()\n",
         tests=("tests/segments/log/test_room.py::test_a_job_without_room_is_done_with_the_reserve_once",),
+        why_tests="the simulation has disks of its own",
+    ),
+    Mutant(
+        name="reserve-of-the-first-alone",
+        rule="who finds no room while another gives the reserve up tries once more",
+        section="§7",
+        file="segments/ledger/ledger_reserve.py",
+        old="            self.give_up()\n            return job()\n",
+        new="            if not self.give_up():\n                raise OSError\n            return job()\n",
+        tests=(
+            "tests/segments/log/test_room.py::test_jobs_that_find_no_room_at_once_are_all_done_with_the_one_reserve",
+        ),
         why_tests="the simulation has disks of its own",
     ),
     Mutant(
@@ -209,5 +221,54 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_sends_held_back_and_then_admitted_weigh_once_on_the_bound_over_all_segments",
         ),
         why_tests="not looked for with seeds: it takes many splits that are given up with sends in them",
+    ),
+    Mutant(
+        name="rolls-for-aborts-of-closed-ledgers",
+        rule="aborted records close the open ledger early only where its sidecar takes them out of etcd",
+        section="§6",
+        file="segments/log/housekeeping.py",
+        old="        return self._buffer.records_from(Position(writer.ledger_id, -1)) > bound\n",
+        new="        return self._buffer.records_from(EARLIEST) > bound\n",
+        tests=(
+            "tests/segments/log/test_rolling_by_aborts.py::"
+            "test_aborts_that_an_open_transaction_keeps_in_etcd_close_one_ledger_and_not_one_after_the_other",
+        ),
+        why_tests="it costs ledgers, which no history shows",
+    ),
+    Mutant(
+        name="ended-by-another-segments-list",
+        rule="a ledger list that cannot be read ends no segment that its own came from",
+        section="§8",
+        file="segments/log/housekeeping.py",
+        old='    except DataCorrupt as error:\n        log.warning("ledger_list_not_read"',
+        new='    except NotImplementedError as error:\n        log.warning("ledger_list_not_read"',
+        tests=(
+            "tests/segments/log/test_retention_policies.py::"
+            "test_a_ledger_list_that_cannot_be_read_ends_no_segment_that_it_came_from[0000-3fff-8]",
+        ),
+        why_tests="records of the simulated etcd can all be read",
+    ),
+    Mutant(
+        name="ended-by-a-subscription-that-cannot-be-read",
+        rule="a subscription of which nobody can say what it needs holds back what is trimmed, and ends no segment",
+        section="§8",
+        file="segments/log/housekeeping.py",
+        old="            drained = await self._segment.drained()\n        except DataCorrupt as error:",
+        new="            drained = await self._segment.drained()\n        except NotImplementedError as error:",
+        tests=(
+            "tests/segments/log/test_retention_policies.py::"
+            "test_nothing_is_trimmed_and_no_segment_ends_where_nobody_can_say_what_a_subscription_needs",
+        ),
+        why_tests="records of the simulated etcd can all be read",
+    ),
+    Mutant(
+        name="erasing-stopped-by-an-unreadable-key",
+        rule="a key that cannot be read goes with the segment that is erased",
+        section="§8",
+        file="segments/log/erasing.py",
+        old="            unreadable.append(record.key)\n",
+        new="            raise\n",
+        tests=("tests/segments/log/test_erasing.py::test_s8_a_key_that_cannot_be_read_goes_with_its_segment",),
+        why_tests="keys of the simulated etcd can all be read",
     ),
 )

@@ -132,6 +132,19 @@ MUTANTS = (
         why_tests="the simulated etcd is asked by another client",
     ),
     Mutant(
+        name="busy-etcd-refuses-the-user",
+        rule="an etcd that is too busy to give a token is asked again",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="                if isinstance(refusal, Refused) and refusal.reason is Reason.BUSY:\n",
+        new="                if isinstance(refusal, Refused) and refusal.reason is Reason.FULL:\n",
+        tests=(
+            "tests/txnstore/etcd/test_busy_authentication.py::"
+            "test_an_etcd_that_is_too_busy_to_give_a_token_is_asked_again",
+        ),
+        why_tests="the simulated etcd asks nobody who he is",
+    ),
+    Mutant(
         name="watch-goes-on-from-now",
         rule="a watch that was lost resumes behind the last event it has delivered",
         section="§4",

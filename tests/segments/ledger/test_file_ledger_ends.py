@@ -18,6 +18,7 @@ from segments.ledger.ledger import LedgerFailed
 from segments.ledger.ledger_files import LedgerPaths
 from simulation.judges.leftovers import files_left
 from tests.segments.ledger_store_contract import SEGMENT, filled
+from txnwire.errors import DataCorrupt
 
 
 @pytest.mark.parametrize("make", [ledger_files.create_fence, partial(ledger_files.create_count, entries=3)])
@@ -59,6 +60,33 @@ async def test_l5_a_fence_that_fails_forgets_no_end_that_the_disk_has_not_taken(
             await ledgers.fence(SEGMENT, 1)
     assert (await ledgers.fence(SEGMENT, 1)).entries == 3
     await ledgers.close()
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_a_footer_that_is_damaged_hides_no_entry(tmp_path: Path, taken_over: bool) -> None:
+    """▲ Its index only spares a scan. Readers and consumers would stand before that ledger for ever."""
+    writer = await filled(FileLedgerStore(tmp_path), 3)
+    ledgers = FileLedgerStore(tmp_path)
+    if taken_over:
+        await ledgers.fence(SEGMENT, 1)
+        await ledgers.write_footer(SEGMENT, 1, b"producers")
+    else:
+        await writer.close(b"producers")
+    footer = ledger_files.paths_of(tmp_path / "ledgers", SEGMENT, 1).footer
+    footer.write_bytes(footer.read_bytes()[:-1] + b"?")
+    reader = FileLedgerStore(tmp_path)
+    assert [entry for _, entry in await reader.read(SEGMENT, 1, 0, 2, max_bytes=100)] == [
+        b"entry-0",
+        b"entry-1",
+        b"entry-2",
+    ]
+    with pytest.raises(DataCorrupt, match="footer"):
+        await reader.read_footer(SEGMENT, 1)
+    with pytest.raises(DataCorrupt, match="ends after 3 whole entries"):
+        await reader.read(SEGMENT, 1, 0, 3, max_bytes=100)
+    writer.abandon()
+    for one in (ledgers, reader):
+        await one.close()
 
 
 async def test_a_fence_whose_count_finds_no_room_leaves_no_file_open(

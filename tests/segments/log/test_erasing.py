@@ -99,6 +99,28 @@ async def test_s8_everything_of_a_segment_goes_and_nothing_of_its_neighbour(
     await ledgers.close()
 
 
+@pytest.mark.parametrize(
+    "unreadable",
+    [
+        keys.writes_by_segment(SEGMENT) + b"0001-1",
+        keys.acks_by_segment(SEGMENT) + b"s/0001-1",
+        keys.acks_by_segment(SEGMENT) + b"0001",
+        keys.acks_by_segment(SEGMENT) + b"s/\xff",
+    ],
+)
+async def test_s8_a_key_that_cannot_be_read_goes_with_its_segment(
+    memory_store: MemoryStore, tmp_path: Path, unreadable: bytes
+) -> None:
+    """▲ Its topic would be "being deleted" for ever, and its name taken."""
+    ledgers = FileLedgerStore(tmp_path)
+    await furnish(memory_store, ledgers)
+    await memory_store.commit(Commit(puts=(Put(unreadable, b""),)))
+    await erase_segment(memory_store, ledgers, SEGMENT, await own(memory_store))
+    assert await memory_store.get(unreadable) is None
+    assert await names(memory_store) == []
+    await ledgers.close()
+
+
 @pytest.mark.parametrize("silent", [False, True], ids=["lost", "landed"])
 async def test_s8_a_successor_erases_what_one_that_stopped_behind_any_step_has_left(
     memory_etcd: MemoryEtcd, memory_store: MemoryStore, tmp_path: Path, silent: bool

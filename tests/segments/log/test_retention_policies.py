@@ -6,6 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from segments.log.housekeeping import Housekeeping
 from segments.log.retention import Retention
 from segments.log.settings import BrokerSettings
@@ -28,6 +30,8 @@ from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import LedgerInfo, LedgerRecord, SubscriptionRecord
 from txnstore.store import Commit, Put
 from txnwire.clock import SystemClock
+from txnwire.errors import DataCorrupt
+from txnwire.ids import EARLIEST, Position
 
 
 async def test_time_trims_what_is_closed_and_readers_go_on_behind(memory_cluster: Cluster) -> None:
@@ -127,6 +131,21 @@ async def test_what_is_left_of_a_share_is_asked_of_those_that_came_after_in_the_
     assert (await keeping._with_share_left(Retention(bytes_kept=1000))).bytes_kept == 700
 
 
+@pytest.mark.parametrize("damaged", ["0000-3fff-8", "no segment", "\udcff"])
+async def test_a_ledger_list_that_cannot_be_read_ends_no_segment_that_it_came_from(
+    memory_store: MemoryStore, damaged: str
+) -> None:
+    """▲ `DataCorrupt` in a round gives the segment up: all ancestors would change hands every half minute."""
+    topic = "public/default/t"
+    kept = LedgerInfo(ledger_id=1, store="file", opened_ms=1, closed_length=5, bytes=300, closed_ms=2)
+    whole = Put(keys.ledger(f"{topic}/0000-3fff-7"), records.encode(LedgerRecord(ledgers=[kept])))
+    other = keys.ledger(topic) + b"/" + damaged.encode(errors="surrogateescape")
+    await memory_store.commit(Commit(puts=(whole, Put(other, b"not to be read"))))
+    segment: Any = SimpleNamespace(path=f"{topic}/0000-7fff-5", ledgers=SimpleNamespace(ended=True), buffer=None)
+    keeping = Housekeeping(memory_store, SystemClock(), BrokerSettings(), segment)
+    assert (await keeping._with_share_left(Retention(bytes_kept=1000))).bytes_kept == 700
+
+
 async def test_what_a_subscription_has_not_drained_stays_unless_the_policy_says_so(memory_cluster: Cluster) -> None:
     cluster = memory_cluster
     [segment] = await cluster.create_topic()
@@ -152,6 +171,25 @@ async def test_what_a_subscription_has_not_drained_stays_unless_the_policy_says_
     await until(lambda: len(files(cluster, segment)) <= 1, what="gone over the subscription's head")
     found = node.broker.segments[segment].statistics().subscriptions
     assert [one.backlog for one in found if one.name == "sub"] == [0], "cursors follow"
+
+
+async def test_nothing_is_trimmed_and_no_segment_ends_where_nobody_can_say_what_a_subscription_needs(
+    memory_store: MemoryStore,
+) -> None:
+    """▲ All segments of the topic would change hands in each round."""
+
+    async def drained() -> Position:
+        raise DataCorrupt("its start, a time, lies in a damaged ledger")
+
+    segment: Any = SimpleNamespace(
+        path="public/default/t/0000-ffff-0",
+        ledgers=None,
+        buffer=SimpleNamespace(watermark=Position(3, 5)),
+        drained=drained,
+    )
+    keeping = Housekeeping(memory_store, SystemClock(), BrokerSettings(), segment)
+    assert await keeping._bound(Retention(ms=1)) == EARLIEST
+    assert await keeping._bound(Retention(ms=1, undrained=True)) == Position(3, 5)
 
 
 MARKED = records.encode(SubscriptionRecord(type="stream", start={"kind": "earliest"}, deleting_ms=1))

@@ -309,6 +309,27 @@ def test_a_job_without_room_is_done_with_the_reserve_once(tmp_path: Path) -> Non
     assert (tmp_path / "reserve").stat().st_size == MIB, "it is for want of room alone"
 
 
+def test_jobs_that_find_no_room_at_once_are_all_done_with_the_one_reserve(tmp_path: Path) -> None:
+    """▲ A broker takes over the segments of a dead one together: all but the first would be given up again, and a roll
+    would cost its segment."""
+    reserve, other_broker = Reserve(tmp_path), Reserve(tmp_path)
+    reserve.keep(MIB)
+    tries: list[str] = []
+
+    def job(name: str, meanwhile: Callable[[], None]) -> str:
+        tries.append(name)
+        if tries.count(name) == 1:
+            meanwhile()
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return name
+
+    def first() -> None:
+        assert other_broker.backed(partial(job, "first", lambda: None))() == "first"
+
+    assert reserve.backed(partial(job, "second", first))() == "second"
+    assert tries == ["second", "first", "first", "second"]
+
+
 def _fail(number: int) -> None:
     raise OSError(number, "no space" if number == errno.ENOSPC else "broken")
 

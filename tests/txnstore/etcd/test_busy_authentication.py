@@ -1,0 +1,65 @@
+"""A token that is lost while etcd is too busy to give another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from txnstore.access.backend import Unanswered
+from txnstore.etcd import rpc_pb2 as pb
+from txnstore.etcd.connection import EtcdConnection
+from txnstore.etcd.settings import EtcdSettings
+from txnwire.clock import SystemClock
+
+RANGE = "/etcdserverpb.KV/Range"
+TOKEN = ("token", "t")
+
+
+class BusyEtcd:
+    """Reads with a token, which it gives once it is not `busy` any more."""
+
+    def __init__(self) -> None:
+        self.busy = True
+        self._server = grpc.aio.server()
+
+    async def start(self) -> int:
+        unary = grpc.unary_unary_rpc_method_handler
+        for service, method, answer in (("KV", "Range", self._range), ("Auth", "Authenticate", self._authenticate)):
+            handler = grpc.method_handlers_generic_handler(f"etcdserverpb.{service}", {method: unary(answer)})
+            self._server.add_generic_rpc_handlers((handler,))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return int(port)
+
+    async def close(self) -> None:
+        await self._server.stop(0)
+
+    async def _range(self, _: bytes, context: Any) -> bytes:
+        if TOKEN not in context.invocation_metadata():
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token")
+        return bytes(pb.RangeResponse().SerializeToString())
+
+    async def _authenticate(self, _: bytes, context: Any) -> bytes:
+        if self.busy:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests")
+        return bytes(pb.AuthenticateResponse(token=TOKEN[1]).SerializeToString())
+
+
+async def test_an_etcd_that_is_too_busy_to_give_a_token_is_asked_again() -> None:
+    """▲ Told as a refusal of the user, it would end every watch of the process for good: tokens are lost in a restart
+    of etcd, for all processes at once, and that is when it is busy."""
+    etcd = BusyEtcd()
+    settings = EtcdSettings(endpoints=(f"http://127.0.0.1:{await etcd.start()}",), user="u", password="p")
+    connection = EtcdConnection(settings, SystemClock())
+    try:
+        with pytest.raises(Unanswered, match="too many requests"):
+            await connection.unary(RANGE, b"")
+        with pytest.raises(Unanswered, match="too many requests"):  # of a watch, or a keep-alive
+            await connection.stream_failed(connection.current, grpc.StatusCode.UNAUTHENTICATED, "invalid auth token")
+        etcd.busy = False
+        assert pb.RangeResponse.FromString(await connection.unary(RANGE, b"")) == pb.RangeResponse()
+    finally:
+        await connection.close()
+        await etcd.close()
