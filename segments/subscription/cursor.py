@@ -18,7 +18,7 @@ Source: Pulsar's managed-ledger cursor (mark-delete and individually deleted ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +30,7 @@ from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, Overloaded
 from txnwire.ids import EARLIEST, Position
 from watchers.acks import BLOCK_ENTRIES as BLOCK_ENTRIES
-from watchers.acks import WHOLE, AckPosition, LeftOut, bitmap_of, block_of, names_all, trailing_ones
+from watchers.acks import WHOLE, AckPosition, Block, LeftOut, bitmap_of, block_of, names_all, trailing_ones
 from watchers.pending_acks import BlockWrite
 
 PARTIAL_BYTES: Final = 4 * 1024 * 1024
@@ -90,7 +90,7 @@ class Cursor:
         self._rewound = False
         self.seeks = 0
         """Number of seeks: messages received before the last one are void."""
-        self._blocks: dict[tuple[int, int], _Block] = {}
+        self._blocks: dict[Block, _Block] = {}
         self._gone: dict[str, int] = {}
         """Records to be deleted, with their mod revisions."""
         self._max_blocks = max_blocks
@@ -156,6 +156,10 @@ class Cursor:
                 break
             position = self._ledgers.next_after(Position(position.ledger_id, position.entry_id + acked - 1))
         return position
+
+    def blocks(self) -> Collection[Block]:
+        """Those that hold acks, or room for some."""
+        return self._blocks.keys()
 
     def beyond(self) -> list[AckedBlock]:
         """A copy of what is acked beyond the mark-delete position; of the first block also of what lies before it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,7 +24,7 @@ from segments.subscription.subscriptions import Acker, SegmentContext, Subscript
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
 from txnwire.ids import Position
 from txnwire.turns import turn_size
-from watchers.acks import AckPosition, bitmap_bytes
+from watchers.acks import AckPosition, Block, bitmap_bytes
 from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, Reservation
 
@@ -389,6 +389,9 @@ class QueueSubscription(Subscription):
     @property
     def mark_delete(self) -> Position:
         return self.cursor.mark_delete
+
+    def blocks(self) -> Collection[Block]:
+        return self.cursor.blocks()
 
     def acked(self, position: Position) -> int:
         return self.cursor.acked(position)
