@@ -34,7 +34,8 @@ from segments.log.dedup_turns import snapshot_in_turns
 from segments.log.ledgers import SegmentLog
 from segments.log.sending import SendReply
 from segments.owner.broker_wide import BrokerContext
-from segments.owner.segment import RecoveredState, Segment, SegmentOwnership
+from segments.owner.recovered_state import RecoveredState
+from segments.owner.segment import Segment, SegmentOwnership
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import SubscriptionNotFound, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
