@@ -12,6 +12,7 @@ import structlog
 from segments.layout.subscription_records import QUEUE, STREAM, other_type
 from segments.log.erasing import erase_subscription
 from segments.subscription.cursor import Cursor
+from segments.subscription.definitions import read_definitions
 from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Isolation
 from segments.subscription.drained import DrainedMark
 from segments.subscription.lag import SegmentLags
@@ -20,11 +21,10 @@ from segments.subscription.starts import Start, StartPoint, placed, resolve_star
 from segments.subscription.stream_subscription import StreamSubscription
 from segments.subscription.subscriptions import SegmentContext, Subscription, SubscriptionStatistics
 from txnstore import keys, records
-from txnstore.access.paging import in_pages
 from txnstore.records import AssignmentRecord, SubscriptionRecord
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SubscriptionNotFound
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
 from txnwire.tasks import errand
 from watchers.acks import WHOLE, AckPosition
@@ -34,8 +34,6 @@ from watchers.pending_acks import PendingAcks
 
 log = structlog.get_logger(__name__)
 
-SUBSCRIPTIONS_AT_ONCE: Final = 1000
-"""Subscription records of a topic read at once."""
 _TYPES: Final[Mapping[str, type[Subscription]]] = {STREAM: StreamSubscription, QUEUE: QueueSubscription}
 
 
@@ -356,16 +354,14 @@ class SubscriptionTable:
     async def drained(self) -> Position | None:
         """The last position here that every subscription of the topic has consumed; None without subscriptions. One
         without a consumer so far has consumed what lies before its start. Raises `StoreUnavailable`, `DataCorrupt`."""
-        prefix = keys.subscriptions(self._topic_path)
         lowest: Position | None = None
-        pages = in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=SUBSCRIPTIONS_AT_ONCE)
-        # ▲ Read all pages before any cursor: a seek back between two pages must count.
-        for found in [record async for page in pages for record in page]:
-            definition = records.decode(SubscriptionRecord, found.value, key=found.key)
-            if definition.deleting_ms:
-                continue
-            loaded = self._subscriptions.get(found.key[len(prefix) :].decode())
-            done = (await self.start_of(definition)).after if loaded is None else loaded.cursor.mark_delete
+        # ▲ Read all of them before any cursor: a seek back between two pages must count.
+        for name, definition in (await read_definitions(self._store, self._topic_path)).items():
+            loaded = self._subscriptions.get(name)
+            if loaded is not None:
+                done = loaded.cursor.mark_delete
+            else:  # ▲ one that cannot be read may have consumed nothing
+                done = EARLIEST if definition is None else (await self.start_of(definition)).after
             lowest = done if lowest is None else min(lowest, done)
         return lowest
 
