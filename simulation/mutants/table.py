@@ -46,6 +46,7 @@ from simulation.mutants.streams import (
     send_order,
     several,
     space,
+    subscriptions,
     times,
     watching,
 )
@@ -75,6 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *send_order.MUTANTS,
     *numbered.MUTANTS,
     *space.MUTANTS,
+    *subscriptions.MUTANTS,
     *record_sizes.MUTANTS,
     *clients.MUTANTS,
     *reads.MUTANTS,
