@@ -21,7 +21,7 @@ from segments.subscription.cursor import Cursor
 from segments.subscription.dispatch import BATCH_ENTRIES, Delivery, DeliverySink, Isolation
 from segments.subscription.queue import Handout, Queue, QueueBounds, QueueConsumer
 from segments.subscription.subscriptions import Acker, SegmentContext, Subscription, SubscriptionStatistics
-from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
+from txnwire.errors import ConnectionLost, InternalError, InvalidArgument, TxnError
 from txnwire.ids import Position
 from txnwire.turns import turn_size
 from watchers.acks import AckPosition, Block, bitmap_bytes
@@ -267,6 +267,10 @@ class QueueSubscription(Subscription):
             log.warning("consumer_failed", subscription=self.name, segment=self._segment, error=str(error))
             self._give_up(consumer, error)
             return
+        except Exception as error:
+            # ▲ A defect: it would stay blocked, with all that it has.
+            self._give_up(consumer, InternalError(f"what was waited for ended: {error!r}"))
+            raise
         if not consumer.detached:
             consumer.blocked = False
             self._queue.update(consumer)
@@ -361,6 +365,10 @@ class QueueSubscription(Subscription):
         except TxnError as error:
             self._report(error)
             self.close(error)
+        except Exception as error:
+            # ▲ A defect, which the next read would meet as well, at once and for ever.
+            self.close(InternalError(f"a read of {self._segment} ended: {error!r}"))
+            raise
         finally:
             if lane.reading is asyncio.current_task():
                 lane.reading = None
