@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+DEFECTS = "tests/segments/broker/test_defects.py::"
+QUEUE_DEFECTS = "tests/segments/subscription/test_queue_defects.py::"
 HANDING_OVER = "tests/segments/owner/test_handing_over.py::"
 QUEUE = "tests/segments/subscription/test_queue.py::"
 STRANGE = "tests/segments/subscription/test_strange_records.py::"
 
 FULL_CURSORS = "the simulation has no queue whose cursor is full"
+NO_DEFECTS = "the simulation plants no defects"
 STRANGE_RECORDS = "the simulation writes no record that cannot be read"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -87,5 +90,45 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        except InvalidArgument as error:\n",
         tests=(f"{STRANGE}test_the_lags_of_others_are_told_beside_a_strange_subscription",),
         why_tests=STRANGE_RECORDS,
+    ),
+    Mutant(
+        name="broken-read-of-a-queue-repeated-for-ever",
+        rule="a defect in a queue's read closes its consumers",
+        section="§7",
+        file="segments/subscription/queue_subscription.py",
+        old='            self.close(InternalError(f"a read of {self._segment} ended: {error!r}"))\n',
+        new="",
+        tests=(f"{QUEUE_DEFECTS}test_a_read_that_ends_by_a_defect_closes_the_consumers",),
+        why_tests=NO_DEFECTS,
+    ),
+    Mutant(
+        name="queue-s-consumer-blocked-for-ever",
+        rule="a defect in what a queue's consumer waits for closes it",
+        section="§7",
+        file="segments/subscription/queue_subscription.py",
+        old='            self._give_up(consumer, InternalError(f"what was waited for ended: {error!r}"))\n',
+        new="",
+        tests=(f"{QUEUE_DEFECTS}test_a_wait_that_ends_by_a_defect_closes_its_consumer",),
+        why_tests=NO_DEFECTS,
+    ),
+    Mutant(
+        name="one-broken-hand-over-ends-all",
+        rule="a defect in the hand-over of one segment leaves the others in order",
+        section="§7",
+        file="segments/broker/owned_segments.py",
+        old='            defect("hand-over", segment.path, error)\n',
+        new="            raise\n",
+        tests=(f"{DEFECTS}test_a_defect_in_one_hand_over_leaves_the_others_in_order",),
+        why_tests=NO_DEFECTS,
+    ),
+    Mutant(
+        name="corrupt-segment-keeps-all-who-asked",
+        rule="the kept error of a corrupt segment does not grow with each question",
+        section="§7",
+        file="segments/broker/holdings.py",
+        old="            raise error.with_traceback(None)\n",
+        new="            raise error\n",
+        tests=(f"{DEFECTS}test_the_error_of_a_corrupt_segment_does_not_grow_with_each_question",),
+        why_tests="the simulation does not measure memory",
     ),
 )
