@@ -287,21 +287,19 @@ class Cursor:
     def block_writes(self) -> Sequence[BlockWrite]:
         """The records that differ from the store, `mark` first, deletions last. Every prefix of this order is valid: a
         deleted block's acks lie at or below the mark; ▲ an ack that left a page stands in its block before the page is
-        rewritten, and one that moved to a page stands there before its block is rewritten. ▲ After a seek deletions
-        come first: a mark that moved back must never stand beside older acks."""
-        writes: list[BlockWrite] = []
-        if self._rewound:
-            writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
+        rewritten, and one that moved to a page stands there before its block is rewritten. ▲ After a seek the mark
+        comes last: one that moved back must never stand beside older acks, of blocks that are rewritten neither."""
+        mark: list[BlockWrite] = []
         if self._mark_generation != self._mark_stored:
             value = records.encode(CursorMark(position=self._mark, seeks=self.seeks))
-            writes.append(BlockWrite(MARK, value, self._mark_mod_revision, self._mark_generation))
+            mark.append(BlockWrite(MARK, value, self._mark_mod_revision, self._mark_generation))
         changed = [one for one in self._records() if one.generation != one.stored]
+        blocks: list[BlockWrite] = []
         for one in sorted(changed, key=lambda one: (not one.moved, not isinstance(one, _Block))):
             acked = one.acked if isinstance(one, _Block) else 0
-            writes.append(BlockWrite(one.name, one.encode(acked), one.mod_revision, one.generation))
-        if not self._rewound:
-            writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
-        return writes
+            blocks.append(BlockWrite(one.name, one.encode(acked), one.mod_revision, one.generation))
+        gone = [BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items()]
+        return [*gone, *blocks, *mark] if self._rewound else [*mark, *blocks, *gone]
 
     def written(self, writes: Iterable[BlockWrite], revisions: Mapping[str, int]) -> None:
         """`writes` are stored; `revisions` has the mod revision of each block that was put."""
