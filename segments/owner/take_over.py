@@ -213,7 +213,7 @@ async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
             # Deleted: its remaining acks must still be decided and cleaned up.
             type, cursor = STREAM, table.cursor(None, EARLIEST, stored)
         else:
-            type, cursor = definition.type, table.cursor(definition, (await table.start_of(definition)).after, stored)
+            type, cursor = definition.type, await table.stored_cursor(definition, stored)
         subscription = table.add(name, type, cursor, await state.pending_acks(name, cursor))
         subscription.rolled()
         async for part in in_turns(state.ack_ops.get(name, ()), ACKS_AT_ONCE):

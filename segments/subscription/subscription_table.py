@@ -11,7 +11,7 @@ import structlog
 
 from segments.layout.subscription_records import QUEUE, STREAM, other_type
 from segments.log.erasing import erase_subscription
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursor import MARK, Cursor
 from segments.subscription.definitions import read_definitions
 from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Isolation
 from segments.subscription.drained import DrainedMark
@@ -247,6 +247,12 @@ class SubscriptionTable:
             settings = self._settings
             return load(max_blocks=settings.queue_cursor_blocks + 1, max_partial=settings.queue_unacked_entries)
         return load()
+
+    async def stored_cursor(self, definition: SubscriptionRecord, stored: Sequence[KeyValue]) -> Cursor:
+        """Load a cursor of which `stored` is in the store. Raises as `start_of`, which it asks only without a mark: a
+        start that cannot be read, or takes long to find, says nothing any more."""
+        has_mark = any(keys.cursor_parts(record.key)[2] == MARK for record in stored)
+        return self.cursor(definition, EARLIEST if has_mark else (await self.start_of(definition)).after, stored)
 
     def add(self, name: str, type: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
         """Add a subscription that was loaded or found by recovery. The caller has called `definition` before. Raises

@@ -66,3 +66,22 @@ async def test_the_lags_of_others_are_told_beside_a_strange_subscription(memory_
     assert told[name] == (SubscriptionLag(1, 1) if kind == "key" else UNKNOWN)
     await LagSampler(SystemClock(), lambda: [served], every_s=0.0).sample()
     assert served.statistics().lags["sub"].messages == 1
+
+
+async def test_a_start_that_cannot_be_read_does_not_matter_once_a_position_is_stored(memory_cluster: Cluster) -> None:
+    """▲ No broker could take the segment over. An older broker meets starts that it does not know."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    consumer, producer = await cluster.subscribe(client, segment), await client.producer(segment)
+    for value in "ab":
+        await producer.send(value)
+    await consumer.wait(*"ab")
+    await consumer.ack(consumer.messages[0])
+    record = SubscriptionRecord(type="stream", start={"kind": "of a later version"})
+    await cluster.create_subscription(record=record)
+    await node.close()
+    client = await cluster.connect(await cluster.start())
+    consumer = await cluster.subscribe(client, segment, epoch=2)
+    await consumer.wait("b")
