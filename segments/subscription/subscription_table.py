@@ -16,6 +16,7 @@ from segments.subscription.definitions import read_definitions
 from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Isolation
 from segments.subscription.drained import DrainedMark
 from segments.subscription.lag import SegmentLags
+from segments.subscription.named_locks import NamedLocks
 from segments.subscription.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.subscription.starts import Start, StartPoint, placed, resolve_start
 from segments.subscription.stream_subscription import StreamSubscription
@@ -59,8 +60,8 @@ class SubscriptionTable:
         self._drained: dict[str, DrainedMark] = {}
         self._sought: dict[str, int] = {}
         """Number of seeks begun."""
-        self._loading: dict[str, asyncio.Lock] = {}
-        self._seeking: dict[str, asyncio.Lock] = {}
+        self._loading = NamedLocks()
+        self._seeking = NamedLocks()
         """Held during a seek: no consumer attaches meanwhile."""
         self._dropping: dict[str, asyncio.Task[None]] = {}
         self.cursors_held = asyncio.Lock()
@@ -145,9 +146,8 @@ class SubscriptionTable:
     async def _load_to_attach(self, name: str) -> Subscription | None:
         """None if it had to wait for a seek: the caller repeats its checks."""
         found = await self.load(name)
-        seeking = self._seeking.get(name)
-        if seeking is not None and seeking.locked():
-            async with seeking:
+        if self._seeking.locked(name):
+            async with self._seeking.held(name):
                 return None
         found.check()
         return found
@@ -198,7 +198,7 @@ class SubscriptionTable:
         """Raises `SubscriptionNotFound`, `DataCorrupt`, `StoreUnavailable`."""
         found = self._subscriptions.get(name)
         if found is None:
-            async with self._loading.setdefault(name, asyncio.Lock()):
+            async with self._loading.held(name):
                 found = self._subscriptions.get(name) or await self._create(name)
         return found
 
@@ -299,7 +299,7 @@ class SubscriptionTable:
         start = await placed(start, self._segment, self._store)
         found = await self.load(name)
         self._sought[name] = self._sought.get(name, 0) + 1
-        async with self._seeking.setdefault(name, asyncio.Lock()):
+        async with self._seeking.held(name):
             # ▲ Close the attached consumers first; they attach again under a new consumer id. From here on no ack of a
             # message received before the seek is accepted.
             found.check()
@@ -409,7 +409,7 @@ class SubscriptionTable:
         record = await self._store.get(key)
         if record is not None and not records.decode(SubscriptionRecord, record.value, key=key).deleting_ms:
             raise NotAllowed(f"subscription {name} of topic://{self._topic_path} is not being deleted")
-        async with self._loading.setdefault(name, asyncio.Lock()):
+        async with self._loading.held(name):
             if (found := self._subscriptions.get(name)) is not None:
                 found.stop(SubscriptionNotFound(f"subscription {name} of topic://{self._topic_path} was deleted"))
                 await found.wait_all_answered()

@@ -151,4 +151,27 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/segments/subscription/test_cursor_writes.py::test_a_sought_mark_never_stands_beside_older_acks",),
         why_tests="the simulation has no cursor of so many blocks",
     ),
+    Mutant(
+        name="locks-of-all-names-ever-asked-for",
+        rule="nothing is kept of a name that nobody asks for any more",
+        section="§8",
+        file="segments/subscription/named_locks.py",
+        old="            if users > 1:\n",
+        new="            if users > 0:\n",
+        tests=(
+            "tests/segments/subscription/test_named_locks.py::"
+            "test_a_segment_keeps_nothing_of_subscriptions_that_there_are_not",
+        ),
+        why_tests="the simulation does not measure memory",
+    ),
+    Mutant(
+        name="attachers-wait-for-each-other",
+        rule="who waits for a seek waits for nobody else who does",
+        section="§8",
+        file="segments/subscription/named_locks.py",
+        old="        return found is not None and found[0].locked()\n",
+        new="        return found is not None\n",
+        tests=("tests/segments/subscription/test_named_locks.py::test_all_who_wait_for_a_seek_attach_behind_it",),
+        why_tests="no seed is known that shows it",
+    ),
 )
