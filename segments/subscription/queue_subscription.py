@@ -336,9 +336,10 @@ class QueueSubscription(Subscription):
             consumer.batch.append(Delivery(entry.position, data, bitmap_bytes(skip), count))
             consumer.batch_bytes += len(data)
             consumer.delivered += entry.messages - skip.bit_count()
-        self._batched[consumer] = None
-        if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:
-            self._flush(consumer)
+            self._batched[consumer] = None
+            # ▲ Behind each part: who does not share gets the bytes with each, and no frame carries two large entries.
+            if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:
+                self._flush(consumer)
 
     @staticmethod
     def _bytes_for(consumer: AttachedConsumer, entry: LogEntry, *, divided: bool) -> bytes:

@@ -174,4 +174,23 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/segments/subscription/test_named_locks.py::test_all_who_wait_for_a_seek_attach_behind_it",),
         why_tests="no seed is known that shows it",
     ),
+    Mutant(
+        name="parts-of-a-large-entry-in-one-frame",
+        rule="no delivery outgrows a frame, whatever the counts of an entry's messages",
+        section="§7",
+        file="segments/subscription/queue_subscription.py",
+        old=(
+            "            if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:\n"
+            "                self._flush(consumer)\n"
+        ),
+        new=(
+            "        if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:\n"
+            "            self._flush(consumer)\n"
+        ),
+        tests=(
+            "tests/segments/subscription/test_queue_acks.py::"
+            "test_a_large_entry_whose_messages_came_back_unequally_often_fits_its_frames",
+        ),
+        why_tests="clients of this version share, and get an entry's bytes once",
+    ),
 )
