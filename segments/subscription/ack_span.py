@@ -16,12 +16,13 @@ class AckSpan:
         self._blocks = dict.fromkeys(blocks)
         self._most = most
 
+    def __contains__(self, position: Position) -> bool:
+        return block_of(position) in self._blocks
+
     def admits(self, position: Position, first: Position) -> bool:
-        """Whether an entry may be given out. `first`: the first unacked one, which may always be: its ack makes room. A
-        cursor has room for `most` blocks, and for that of `first`."""
+        """Whether an entry outside of it may be given out. `first`: the first unacked one, which always may: its ack
+        makes room. A cursor has room for `most` blocks, and for that of `first`."""
         block, lowest = block_of(position), block_of(first)
-        if block in self._blocks:
-            return True
         if len(self._blocks) >= self._most:
             self._blocks = {one: None for one in self._blocks if one >= lowest}
         room = self._most - len(self._blocks)

@@ -227,6 +227,8 @@ class Queue(Generic[ConsumerT]):
             # With no entry promised, the next one is always given out: a queue taken over with a full cursor would
             # never read the entry whose ack frees room.
             return False
+        if position in self._span:
+            return True
         return self._span.admits(position, self._acks.following(self._acks.mark_delete))
 
     @property
