@@ -272,8 +272,7 @@ class Broker:
         raised one."""
         if (found := self._owned.serving.get(path)) is not None:
             return found
-        if path in self._owned.holdings.failed:
-            raise self._owned.holdings.failed[path]
+        self._owned.holdings.check(path)
         topic = SegmentName.from_path(path).topic
         topology = await self._directory.fetch_topic(topic.path)
         if (found := self._owned.serving.get(path)) is not None:
@@ -298,9 +297,8 @@ class Broker:
         """As `segment`, without waiting. Raises `NotOwner`, `DataCorrupt`."""
         found = self._owned.serving.get(path)
         if found is None:
-            raise self._owned.holdings.failed.get(path) or NotOwner(
-                f"{path} is not owned by {self.broker_id}, look up its owner again"
-            )
+            self._owned.holdings.check(path)
+            raise NotOwner(f"{path} is not owned by {self.broker_id}, look up its owner again")
         return found
 
     def lag_budget(self) -> LagBudget:

@@ -24,6 +24,12 @@ class Holdings:
         self._released: dict[str, int] = {}
         """By segment: the last epoch given back."""
 
+    def check(self, path: str) -> None:
+        """Raises the error of a segment whose recovery found corrupt data."""
+        if (error := self.failed.get(path)) is not None:
+            # ▲ Without the frames of all who have asked before: they would stay in memory with it, ever more of them.
+            raise error.with_traceback(None)
+
     async def release(self, registration: BrokerSession, path: str) -> None:
         """Give the segment back if it is in `to_release`. Raises `StoreUnavailable`, `OutcomeUnknown`."""
         if (stale := self.to_release.get(path)) is not None:

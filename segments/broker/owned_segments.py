@@ -31,7 +31,7 @@ from txnwire.errors import (
     TxnError,
 )
 from txnwire.names import SegmentName
-from txnwire.tasks import cancel_all, errand
+from txnwire.tasks import cancel_all, defect, errand
 
 log = structlog.get_logger(__name__)
 
@@ -345,6 +345,9 @@ class OwnedSegments:
                 self.holdings.ended(segment.path, segment.epoch)
         except TxnError as error:
             log.warning("owner_key_left", segment=segment.path, error=str(error))
+            self.holdings.to_release[segment.path] = segment.epoch
+        except Exception as error:  # noqa: BLE001  (told; a closing broker hands the other segments over all the same)
+            defect("hand-over", segment.path, error)
             self.holdings.to_release[segment.path] = segment.epoch
         finally:
             del self._handing_over[segment.path]

@@ -49,7 +49,7 @@ class LagSampler:
         self._clock = clock
         self._segments = segments
         self._every_s = every_s
-        self._definitions: dict[str, tuple[float, Mapping[str, SubscriptionRecord]]] = {}
+        self._definitions: dict[str, tuple[float, Mapping[str, SubscriptionRecord | None]]] = {}
         """By topic: when they were read, and the subscriptions by name."""
         self._task: asyncio.Task[None] | None = None
 
@@ -84,7 +84,7 @@ class LagSampler:
                 log.info("lag_not_sampled", segment=segment.path, error=str(error))
             await asyncio.sleep(0)
 
-    async def _of_topic(self, topic: str, lags: SegmentLags) -> Mapping[str, SubscriptionRecord]:
+    async def _of_topic(self, topic: str, lags: SegmentLags) -> Mapping[str, SubscriptionRecord | None]:
         read = self._definitions.get(topic)
         if read is None or self._clock.monotonic() - read[0] >= RELIST_S:
             read = self._definitions[topic] = self._clock.monotonic(), await lags.definitions()

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 import structlog
 
 from segments.ledger.ledger import LedgerFailed
-from segments.log.dedup import Dedup
 from segments.log.dedup_turns import forget_in_turns, snapshot_in_turns
 from segments.log.housekeeping import Housekeeping
-from segments.log.ledgers import SegmentLog
 from segments.log.pipeline import Pipeline
 from segments.log.retention import Retention, kept_ledgers
-from segments.log.sending import SendReply
 from segments.log.tail_cache import TailCache
 from segments.owner.broker_wide import BrokerContext
 from segments.owner.load_samples import Stored
 from segments.owner.producers import ConnectedProducers, OnClosed, Opened
+from segments.owner.recovered_state import RecoveredState
 from segments.owner.sealing import Sealing
 from segments.owner.segment_cuts import PATIENCE_S, READER_PATIENCE_S, SegmentCuts
 from segments.owner.segment_statistics import PINNING_SHOWN, SegmentStatistics, entries_behind
@@ -27,27 +25,14 @@ from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Dispa
 from segments.subscription.starts import Start, of_this_life, resolve_start
 from segments.subscription.subscription_table import SubscriptionTable
 from segments.subscription.subscriptions import SegmentContext, Subscription
-from txnstore.store import KeyValue
 from txnwire.errors import InvalidArgument, NotOwner, SegmentSealed, Timeout, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
 from watchers.clean_up import CleanUpTarget, WriteCleanUp
-from watchers.decisions import DecisionMembership
 from watchers.outcomes import Decision
-from watchers.visibility import Applied, TransactionBuffer
+from watchers.visibility import Applied
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveredState:
-    """What a take-over has recovered, and the segment begins with. `watermark`: its record, None if there is none."""
-
-    ledgers: SegmentLog
-    buffer: TransactionBuffer
-    dedup: Dedup[SendReply]
-    watermark: KeyValue | None
-    membership: DecisionMembership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,15 +207,21 @@ class Segment:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.pipeline.wait_idle()
-                for target in self._targets:
-                    await self._shared.clean_up.drain(target, timeout_s=timeout_s)
+                await self._write_all(timeout_s)
                 if self.ledgers.writer is not None and self._over is None:
                     await self.ledgers.close(self.pipeline.footer)
+                # ▲ Acks were answered meanwhile. From here on none is, and these are written too.
+                self.dispatcher.close(error)
+                await self._write_all(timeout_s)
         except (TimeoutError, TxnError) as failure:
             log.warning("hand_over_incomplete", segment=self.path, error=str(failure))
         finally:
             self.stop(error)
             await self.wait_stopped()
+
+    async def _write_all(self, timeout_s: float) -> None:
+        for target in self._targets:
+            await self._shared.clean_up.drain(target, timeout_s=timeout_s)
 
     # ---- producing and reading --------------------------------------------------------------------------------------
 

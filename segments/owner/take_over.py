@@ -34,7 +34,8 @@ from segments.log.dedup_turns import snapshot_in_turns
 from segments.log.ledgers import SegmentLog
 from segments.log.sending import SendReply
 from segments.owner.broker_wide import BrokerContext
-from segments.owner.segment import RecoveredState, Segment, SegmentOwnership
+from segments.owner.recovered_state import RecoveredState
+from segments.owner.segment import Segment, SegmentOwnership
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import SubscriptionNotFound, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -212,7 +213,7 @@ async def _load_subscriptions(segment: Segment, state: SegmentState) -> None:
             # Deleted: its remaining acks must still be decided and cleaned up.
             type, cursor = STREAM, table.cursor(None, EARLIEST, stored)
         else:
-            type, cursor = definition.type, table.cursor(definition, (await table.start_of(definition)).after, stored)
+            type, cursor = definition.type, await table.stored_cursor(definition, stored)
         subscription = table.add(name, type, cursor, await state.pending_acks(name, cursor))
         subscription.rolled()
         async for part in in_turns(state.ack_ops.get(name, ()), ACKS_AT_ONCE):

@@ -18,7 +18,7 @@ Source: Pulsar's managed-ledger cursor (mark-delete and individually deleted ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +30,7 @@ from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, Overloaded
 from txnwire.ids import EARLIEST, Position
 from watchers.acks import BLOCK_ENTRIES as BLOCK_ENTRIES
-from watchers.acks import WHOLE, AckPosition, LeftOut, bitmap_of, block_of, names_all, trailing_ones
+from watchers.acks import WHOLE, AckPosition, Block, LeftOut, bitmap_of, block_of, names_all, trailing_ones
 from watchers.pending_acks import BlockWrite
 
 PARTIAL_BYTES: Final = 4 * 1024 * 1024
@@ -90,7 +90,7 @@ class Cursor:
         self._rewound = False
         self.seeks = 0
         """Number of seeks: messages received before the last one are void."""
-        self._blocks: dict[tuple[int, int], _Block] = {}
+        self._blocks: dict[Block, _Block] = {}
         self._gone: dict[str, int] = {}
         """Records to be deleted, with their mod revisions."""
         self._max_blocks = max_blocks
@@ -156,6 +156,10 @@ class Cursor:
                 break
             position = self._ledgers.next_after(Position(position.ledger_id, position.entry_id + acked - 1))
         return position
+
+    def blocks(self) -> Collection[Block]:
+        """Those that hold acks, or room for some."""
+        return self._blocks.keys()
 
     def beyond(self) -> list[AckedBlock]:
         """A copy of what is acked beyond the mark-delete position; of the first block also of what lies before it."""
@@ -283,21 +287,19 @@ class Cursor:
     def block_writes(self) -> Sequence[BlockWrite]:
         """The records that differ from the store, `mark` first, deletions last. Every prefix of this order is valid: a
         deleted block's acks lie at or below the mark; ▲ an ack that left a page stands in its block before the page is
-        rewritten, and one that moved to a page stands there before its block is rewritten. ▲ After a seek deletions
-        come first: a mark that moved back must never stand beside older acks."""
-        writes: list[BlockWrite] = []
-        if self._rewound:
-            writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
+        rewritten, and one that moved to a page stands there before its block is rewritten. ▲ After a seek the mark
+        comes last: one that moved back must never stand beside older acks, of blocks that are rewritten neither."""
+        mark: list[BlockWrite] = []
         if self._mark_generation != self._mark_stored:
             value = records.encode(CursorMark(position=self._mark, seeks=self.seeks))
-            writes.append(BlockWrite(MARK, value, self._mark_mod_revision, self._mark_generation))
+            mark.append(BlockWrite(MARK, value, self._mark_mod_revision, self._mark_generation))
         changed = [one for one in self._records() if one.generation != one.stored]
+        blocks: list[BlockWrite] = []
         for one in sorted(changed, key=lambda one: (not one.moved, not isinstance(one, _Block))):
             acked = one.acked if isinstance(one, _Block) else 0
-            writes.append(BlockWrite(one.name, one.encode(acked), one.mod_revision, one.generation))
-        if not self._rewound:
-            writes += (BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items())
-        return writes
+            blocks.append(BlockWrite(one.name, one.encode(acked), one.mod_revision, one.generation))
+        gone = [BlockWrite(name, None, mod_revision, 0) for name, mod_revision in self._gone.items()]
+        return [*gone, *blocks, *mark] if self._rewound else [*mark, *blocks, *gone]
 
     def written(self, writes: Iterable[BlockWrite], revisions: Mapping[str, int]) -> None:
         """`writes` are stored; `revisions` has the mod revision of each block that was put."""

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from segments.log.message_counts import STEP, CountedRange
+from segments.subscription.definitions import read_definitions
 from segments.subscription.partial_acks import AckedBlock
 from segments.subscription.starts import Start, StartPoint, resolve_start
 from segments.subscription.subscriptions import SegmentContext, Subscription
 from txnstore import keys, records
-from txnstore.access.paging import in_pages
 from txnstore.records import SubscriptionRecord
 from txnwire.entry import parse_metadata
 from txnwire.errors import InvalidArgument, SubscriptionNotFound
@@ -32,7 +32,6 @@ READ_BYTES: Final = 64 * 1024 * 1024
 """About the most that is read for the answer to one question."""
 WITHIN_S: Final = 2.0
 """How long reading for one question may take; those who ask wait for 5 s."""
-SUBSCRIPTIONS_AT_ONCE: Final = 1000
 RANGES_AT_ONCE: Final = 1000
 TIMES_KEPT: Final = 32
 TRIES: Final = 3
@@ -114,10 +113,7 @@ class SegmentLags:
     async def told(self, name: str | None, budget: LagBudget) -> dict[str, SubscriptionLag]:
         """The lag of one subscription, or of all of the topic. Raises `SubscriptionNotFound`, `NotOwner`,
         `DataCorrupt`, `StoreUnavailable`."""
-        if name is None:
-            definitions = await self.definitions()
-        else:
-            definitions = {name: await self._definition(name)}
+        definitions = await self.definitions() if name is None else {name: await self._definition(name)}
         found = {one: await self._lag(one, definition, budget) for one, definition in definitions.items()}
         self._events.check()  # ▲ who has lost the segment meanwhile has counted up to an old end
         return found
@@ -138,7 +134,7 @@ class SegmentLags:
         self._events.check()
         return Position(after.ledger_id, after.entry_id + 1), 0
 
-    async def sample(self, definitions: Mapping[str, SubscriptionRecord], budget: LagBudget) -> None:
+    async def sample(self, definitions: Mapping[str, SubscriptionRecord | None], budget: LagBudget) -> None:
         """Count anew for `sampled`, also of subscriptions with a cursor that `definitions` does not have yet. Raises as
         `told`."""
         found: dict[str, SubscriptionLag] = {}
@@ -156,16 +152,9 @@ class SegmentLags:
         """Nothing is known any more."""
         self._samples = dict.fromkeys(self._samples, UNKNOWN)
 
-    async def definitions(self) -> dict[str, SubscriptionRecord]:
-        """The topic's subscriptions, without those that are being deleted. Raises `StoreUnavailable`, `DataCorrupt`."""
-        prefix = keys.subscriptions(self._topic_path)
-        found: dict[str, SubscriptionRecord] = {}
-        async for page in in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=SUBSCRIPTIONS_AT_ONCE):
-            for one in page:
-                definition = records.decode(SubscriptionRecord, one.value, key=one.key)
-                if not definition.deleting_ms:
-                    found[one.key[len(prefix) :].decode()] = definition
-        return found
+    async def definitions(self) -> dict[str, SubscriptionRecord | None]:
+        """See `read_definitions`. Raises `StoreUnavailable`."""
+        return await read_definitions(self._store, self._topic_path)
 
     async def _definition(self, name: str) -> SubscriptionRecord:
         # Not the table's: it remembers for the next subscription that is loaded which record it has read.
@@ -185,11 +174,11 @@ class SegmentLags:
                 if loaded is not None:
                     return await self._behind(loaded.cursor.mark_delete, loaded.cursor.beyond(), 0, budget)
                 if definition is None:
-                    return UNKNOWN  # deleted meanwhile
+                    return UNKNOWN  # deleted meanwhile, or unreadable
                 point = await self._start_of(definition)
                 if self._table.loaded(name) is None:
                     return await self._behind(point.after, (), point.left_out, budget)
-            except InvalidArgument:  # of a ledger that has been trimmed meanwhile: the cursor has followed
+            except InvalidArgument:  # of a ledger trimmed meanwhile: the cursor has followed; or of a broken start
                 continue
         return UNKNOWN
 

@@ -34,13 +34,14 @@ from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from segments.log.tail_cache import ChunkKey, LogEntry
+from segments.subscription.ack_span import AckSpan
 from segments.subscription.delays import MessageDelays
 from segments.subscription.queue_ports import QueueAcks, QueueBounds, QueueOutcomes, QueueStatistics
 from segments.subscription.redelivery_counts import RedeliveryCounts
 from segments.subscription.set_aside import Interval, SetAside, intervals_of
 from txnwire.ids import Position, TxnId
 from txnwire.turns import turn_size
-from watchers.acks import WHOLE, AckPosition, block_of, lowest
+from watchers.acks import WHOLE, AckPosition, lowest
 
 __all__ = [
     "Handout",
@@ -118,8 +119,7 @@ class Queue(Generic[ConsumerT]):
         self.cut_short = False
         """Set if `next_due` or `next_ahead` has more to pass than one call passes: call again after other work."""
         self._next_read = next_read
-        self._span: deque[tuple[int, int]] = deque()
-        """Blocks between the mark-delete position and the read position."""
+        self._span = AckSpan(acks.blocks(), most=bounds.blocks)
         self._ready: OrderedDict[ConsumerT, None] = OrderedDict()
         """Consumers that can take an entry, in the order of their turns."""
         self._out: dict[Position, _Out[ConsumerT]] = {}
@@ -227,16 +227,9 @@ class Queue(Generic[ConsumerT]):
             # With no entry promised, the next one is always given out: a queue taken over with a full cursor would
             # never read the entry whose ack frees room.
             return False
-        span, block = self._span, block_of(position)
-        if span and span[-1] == block:
+        if position in self._span:
             return True
-        first = block_of(self._acks.following(self._acks.mark_delete))
-        while span and span[0] < first:
-            span.popleft()
-        if len(span) >= self._bounds.blocks:
-            return False
-        span.append(block)
-        return True
+        return self._span.admits(position, self._acks.following(self._acks.mark_delete))
 
     @property
     def places(self) -> int:

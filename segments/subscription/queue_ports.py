@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from txnwire.ids import Position, TxnId
+from watchers.acks import Block
 
 
 class QueueAcks(Protocol):
@@ -19,6 +21,9 @@ class QueueAcks(Protocol):
 
     @property
     def mark_delete(self) -> Position: ...
+    def blocks(self) -> Collection[Block]:
+        """Those with acks behind the mark-delete position."""
+
     def acked(self, position: Position) -> int: ...
     def next_unacked(self, position: Position) -> Position: ...
     def following(self, position: Position) -> Position: ...
@@ -41,7 +46,7 @@ class QueueOutcomes(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBounds:
     """`places`: positions and intervals kept. `unacked`: entries with one consumer. `blocks`: blocks of
-    `cursor.BLOCK_ENTRIES` positions between mark-delete and read position, so the cursor has room for every ack."""
+    `cursor.BLOCK_ENTRIES` positions behind the mark-delete position, so the cursor has room for every ack."""
 
     places: int
     unacked: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,10 +21,10 @@ from segments.subscription.cursor import Cursor
 from segments.subscription.dispatch import BATCH_ENTRIES, Delivery, DeliverySink, Isolation
 from segments.subscription.queue import Handout, Queue, QueueBounds, QueueConsumer
 from segments.subscription.subscriptions import Acker, SegmentContext, Subscription, SubscriptionStatistics
-from txnwire.errors import ConnectionLost, InvalidArgument, TxnError
+from txnwire.errors import ConnectionLost, InternalError, InvalidArgument, TxnError
 from txnwire.ids import Position
 from txnwire.turns import turn_size
-from watchers.acks import AckPosition, bitmap_bytes
+from watchers.acks import AckPosition, Block, bitmap_bytes
 from watchers.outcomes import Decision
 from watchers.pending_acks import AppliedAcks, PendingAcks, Reservation
 
@@ -267,6 +267,10 @@ class QueueSubscription(Subscription):
             log.warning("consumer_failed", subscription=self.name, segment=self._segment, error=str(error))
             self._give_up(consumer, error)
             return
+        except Exception as error:
+            # ▲ A defect: it would stay blocked, with all that it has.
+            self._give_up(consumer, InternalError(f"what was waited for ended: {error!r}"))
+            raise
         if not consumer.detached:
             consumer.blocked = False
             self._queue.update(consumer)
@@ -332,9 +336,10 @@ class QueueSubscription(Subscription):
             consumer.batch.append(Delivery(entry.position, data, bitmap_bytes(skip), count))
             consumer.batch_bytes += len(data)
             consumer.delivered += entry.messages - skip.bit_count()
-        self._batched[consumer] = None
-        if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:
-            self._flush(consumer)
+            self._batched[consumer] = None
+            # ▲ Behind each part: who does not share gets the bytes with each, and no frame carries two large entries.
+            if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:
+                self._flush(consumer)
 
     @staticmethod
     def _bytes_for(consumer: AttachedConsumer, entry: LogEntry, *, divided: bool) -> bytes:
@@ -361,6 +366,10 @@ class QueueSubscription(Subscription):
         except TxnError as error:
             self._report(error)
             self.close(error)
+        except Exception as error:
+            # ▲ A defect, which the next read would meet as well, at once and for ever.
+            self.close(InternalError(f"a read of {self._segment} ended: {error!r}"))
+            raise
         finally:
             if lane.reading is asyncio.current_task():
                 lane.reading = None
@@ -389,6 +398,9 @@ class QueueSubscription(Subscription):
     @property
     def mark_delete(self) -> Position:
         return self.cursor.mark_delete
+
+    def blocks(self) -> Collection[Block]:
+        return self.cursor.blocks()
 
     def acked(self, position: Position) -> int:
         return self.cursor.acked(position)

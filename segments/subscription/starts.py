@@ -64,7 +64,18 @@ class Start(NamedTuple):
     @staticmethod
     def from_record(record: SubscriptionRecord, segment: str) -> Start:
         """A subscription's start in `segment`. "latest" and a time were resolved when the record was made; a segment
-        that it does not name is newer and is read from its beginning. Raises `InvalidArgument` for an unknown kind."""
+        that it does not name is newer and is read from its beginning. Raises `InvalidArgument` for an unknown kind, or
+        if something is missing."""
+        try:
+            return Start._from_record(record, segment)
+        except (LookupError, TypeError, ValueError) as error:
+            if isinstance(error, InvalidArgument):
+                raise
+            # ▲ Not as a defect: it would end what is done for other subscriptions, too.
+            raise InvalidArgument(f"start {record.start!r} cannot be read: {error!r}") from error
+
+    @staticmethod
+    def _from_record(record: SubscriptionRecord, segment: str) -> Start:
         start = record.start
         kind = start.get("kind")
         if kind == kinds.LATEST or (kind == kinds.TIMESTAMP and record.positions):

@@ -11,20 +11,21 @@ import structlog
 
 from segments.layout.subscription_records import QUEUE, STREAM, other_type
 from segments.log.erasing import erase_subscription
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursor import MARK, Cursor
+from segments.subscription.definitions import read_definitions
 from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Isolation
 from segments.subscription.drained import DrainedMark
 from segments.subscription.lag import SegmentLags
+from segments.subscription.named_locks import NamedLocks
 from segments.subscription.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.subscription.starts import Start, StartPoint, placed, resolve_start
 from segments.subscription.stream_subscription import StreamSubscription
 from segments.subscription.subscriptions import SegmentContext, Subscription, SubscriptionStatistics
 from txnstore import keys, records
-from txnstore.access.paging import in_pages
 from txnstore.records import AssignmentRecord, SubscriptionRecord
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SubscriptionNotFound
-from txnwire.ids import Position, TxnId
+from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import SegmentName
 from txnwire.tasks import errand
 from watchers.acks import WHOLE, AckPosition
@@ -34,8 +35,6 @@ from watchers.pending_acks import PendingAcks
 
 log = structlog.get_logger(__name__)
 
-SUBSCRIPTIONS_AT_ONCE: Final = 1000
-"""Subscription records of a topic read at once."""
 _TYPES: Final[Mapping[str, type[Subscription]]] = {STREAM: StreamSubscription, QUEUE: QueueSubscription}
 
 
@@ -61,8 +60,8 @@ class SubscriptionTable:
         self._drained: dict[str, DrainedMark] = {}
         self._sought: dict[str, int] = {}
         """Number of seeks begun."""
-        self._loading: dict[str, asyncio.Lock] = {}
-        self._seeking: dict[str, asyncio.Lock] = {}
+        self._loading = NamedLocks()
+        self._seeking = NamedLocks()
         """Held during a seek: no consumer attaches meanwhile."""
         self._dropping: dict[str, asyncio.Task[None]] = {}
         self.cursors_held = asyncio.Lock()
@@ -147,9 +146,8 @@ class SubscriptionTable:
     async def _load_to_attach(self, name: str) -> Subscription | None:
         """None if it had to wait for a seek: the caller repeats its checks."""
         found = await self.load(name)
-        seeking = self._seeking.get(name)
-        if seeking is not None and seeking.locked():
-            async with seeking:
+        if self._seeking.locked(name):
+            async with self._seeking.held(name):
                 return None
         found.check()
         return found
@@ -200,7 +198,7 @@ class SubscriptionTable:
         """Raises `SubscriptionNotFound`, `DataCorrupt`, `StoreUnavailable`."""
         found = self._subscriptions.get(name)
         if found is None:
-            async with self._loading.setdefault(name, asyncio.Lock()):
+            async with self._loading.held(name):
                 found = self._subscriptions.get(name) or await self._create(name)
         return found
 
@@ -250,6 +248,12 @@ class SubscriptionTable:
             return load(max_blocks=settings.queue_cursor_blocks + 1, max_partial=settings.queue_unacked_entries)
         return load()
 
+    async def stored_cursor(self, definition: SubscriptionRecord, stored: Sequence[KeyValue]) -> Cursor:
+        """Load a cursor of which `stored` is in the store. Raises as `start_of`, which it asks only without a mark: a
+        start that cannot be read, or takes long to find, says nothing any more."""
+        has_mark = any(keys.cursor_parts(record.key)[2] == MARK for record in stored)
+        return self.cursor(definition, EARLIEST if has_mark else (await self.start_of(definition)).after, stored)
+
     def add(self, name: str, type: str, cursor: Cursor, pending: PendingAcks) -> Subscription:
         """Add a subscription that was loaded or found by recovery. The caller has called `definition` before. Raises
         `DataCorrupt` for an unknown type."""
@@ -295,7 +299,7 @@ class SubscriptionTable:
         start = await placed(start, self._segment, self._store)
         found = await self.load(name)
         self._sought[name] = self._sought.get(name, 0) + 1
-        async with self._seeking.setdefault(name, asyncio.Lock()):
+        async with self._seeking.held(name):
             # ▲ Close the attached consumers first; they attach again under a new consumer id. From here on no ack of a
             # message received before the seek is accepted.
             found.check()
@@ -356,16 +360,14 @@ class SubscriptionTable:
     async def drained(self) -> Position | None:
         """The last position here that every subscription of the topic has consumed; None without subscriptions. One
         without a consumer so far has consumed what lies before its start. Raises `StoreUnavailable`, `DataCorrupt`."""
-        prefix = keys.subscriptions(self._topic_path)
         lowest: Position | None = None
-        pages = in_pages(self._store, prefix, keys.prefix_end(prefix), at_once=SUBSCRIPTIONS_AT_ONCE)
-        # ▲ Read all pages before any cursor: a seek back between two pages must count.
-        for found in [record async for page in pages for record in page]:
-            definition = records.decode(SubscriptionRecord, found.value, key=found.key)
-            if definition.deleting_ms:
-                continue
-            loaded = self._subscriptions.get(found.key[len(prefix) :].decode())
-            done = (await self.start_of(definition)).after if loaded is None else loaded.cursor.mark_delete
+        # ▲ Read all of them before any cursor: a seek back between two pages must count.
+        for name, definition in (await read_definitions(self._store, self._topic_path)).items():
+            loaded = self._subscriptions.get(name)
+            if loaded is not None:
+                done = loaded.cursor.mark_delete
+            else:  # ▲ one that cannot be read may have consumed nothing
+                done = EARLIEST if definition is None else (await self.start_of(definition)).after
             lowest = done if lowest is None else min(lowest, done)
         return lowest
 
@@ -407,7 +409,7 @@ class SubscriptionTable:
         record = await self._store.get(key)
         if record is not None and not records.decode(SubscriptionRecord, record.value, key=key).deleting_ms:
             raise NotAllowed(f"subscription {name} of topic://{self._topic_path} is not being deleted")
-        async with self._loading.setdefault(name, asyncio.Lock()):
+        async with self._loading.held(name):
             if (found := self._subscriptions.get(name)) is not None:
                 found.stop(SubscriptionNotFound(f"subscription {name} of topic://{self._topic_path} was deleted"))
                 await found.wait_all_answered()

@@ -47,6 +47,7 @@ from simulation.mutants.streams import (
     send_order,
     several,
     space,
+    subscriptions,
     times,
     watching,
 )
@@ -76,6 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *send_order.MUTANTS,
     *numbered.MUTANTS,
     *space.MUTANTS,
+    *subscriptions.MUTANTS,
     *record_sizes.MUTANTS,
     *clients.MUTANTS,
     *reads.MUTANTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from segments.log.tail_cache import ChunkKey, LogEntry
@@ -9,7 +10,7 @@ from segments.subscription.cursor import Cursor
 from segments.subscription.queue import Handout, Queue, QueueBounds, QueueConsumer
 from tests.segments.ledger_lengths import LedgerLengths
 from txnwire.ids import EARLIEST, Position, TxnId
-from watchers.acks import AckPosition
+from watchers.acks import AckPosition, Block
 from watchers.outcomes import Decision
 from watchers.pending_acks import PendingAcks
 
@@ -51,7 +52,12 @@ class Rig:
     def __post_init__(self) -> None:
         self.cursor = Cursor(self.lengths, EARLIEST, max_blocks=self.max_blocks, max_partial=self.max_partial)
         self.pending = PendingAcks("segment", "queue", self.cursor)
-        self.queue: Queue[Taker] = Queue(self, self, Position(1, 0), self.bounds)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """As the next owner would, from the cursor."""
+        next_read = self.following(self.cursor.mark_delete)
+        self.queue: Queue[Taker] = Queue(self, self, next_read, self.bounds)
 
     # ---- the log
 
@@ -96,6 +102,9 @@ class Rig:
 
     def skip(self, position: Position, messages: int = 0) -> int:
         return self.pending.skip(position, messages)
+
+    def blocks(self) -> Collection[Block]:
+        return self.cursor.blocks()
 
     def acked(self, position: Position) -> int:
         return self.cursor.acked(position)

@@ -132,3 +132,19 @@ def test_seek_wins_over_what_a_lost_compare_finds(cursor: Cursor, ledgers: Ledge
     stored.flush(cursor)
     loaded = stored.load(ledgers)
     assert (loaded.mark_delete, loaded.acked(at(9))) == (at(2), 0)
+
+
+def test_a_sought_mark_never_stands_beside_older_acks(ledgers: LedgerLengths) -> None:
+    """▲ Each prefix of the writes may be all that is stored before a crash: messages would never come again."""
+    cursor, stored = Cursor(ledgers, EARLIEST), Stored()
+    cursor.ack_cumulative(whole(4))
+    cursor.ack(whole(6))
+    stored.flush(cursor)
+    cursor.seek(at(1))
+    cursor.ack(whole(7))
+    writes = cursor.block_writes()
+    assert sorted(write.block for write in writes) == ["1-0", MARK]
+    for write in writes:
+        stored.put(write.block, write.value or b"")
+        found = stored.load(ledgers)
+        assert found.mark_delete == at(4) or found.acked(at(6)) == 0

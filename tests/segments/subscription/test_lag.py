@@ -13,13 +13,13 @@ from segments.log.message_counts import STEP
 from segments.log.settings import BrokerSettings
 from segments.owner.lag_samples import LagSampler
 from segments.subscription.lag import LagBudget, SubscriptionLag
-from tests.segments.brokering import TOPIC, Client, Cluster, Node
+from tests.segments.brokering import Client, Cluster, Node
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import LedgerRecord, SubscriptionRecord
 from txnstore.store import Commit, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import NotOwner, SubscriptionNotFound
+from txnwire.errors import NotOwner, StoreUnavailable, SubscriptionNotFound
 
 NONE = (0, None)
 
@@ -225,7 +225,9 @@ async def test_an_owner_that_has_lost_the_segment_tells_nothing(memory_cluster: 
         await served.subscriptions.lags.told("sub", budget)
 
 
-async def test_what_the_metrics_show_was_counted_before(memory_cluster: Cluster) -> None:
+async def test_what_the_metrics_show_was_counted_before(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of a subscription that nobody consumes; and nothing is known once it cannot be counted."""
     segment, node, client = await one_segment(memory_cluster)
     await memory_cluster.create_subscription()
@@ -242,6 +244,10 @@ async def test_what_the_metrics_show_was_counted_before(memory_cluster: Cluster)
     await memory_cluster.queue(client, segment, permits=0)
     await sampler.sample()
     assert set(served.statistics().lags) == {"sub", "jobs"}, "one that was made since the last listing"
-    await memory_cluster.store.commit(Commit(puts=(Put(keys.subscription(TOPIC.path, "bad"), b"{"),)))
+
+    async def away() -> dict[str, SubscriptionRecord | None]:
+        raise StoreUnavailable("planned by the test")
+
+    monkeypatch.setattr(served.subscriptions.lags, "definitions", away)
     await LagSampler(SystemClock(), lambda: [served], every_s=0.0).sample()
     assert set(served.statistics().lags.values()) == {(None, None)}

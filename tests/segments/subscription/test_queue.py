@@ -234,6 +234,48 @@ def test_the_queue_reads_no_further_than_the_cursor_has_room_for_acks() -> None:
     assert len(taker.got) == 3 * BLOCK_ENTRIES + 1
 
 
+def test_the_next_owner_reads_no_further_than_the_cursor_has_room_for_acks() -> None:
+    """▲ It passes entries that are acked without reading them, and the cursor holds their acks all the same."""
+    rig = Rig(bounds=QueueBounds(places=1000, unacked=1000, blocks=3), max_blocks=4)
+    taker = rig.taker()
+    for _ in range(12):
+        rig.append()
+        rig.append()
+        rig.roll()
+    rig.run()
+    waits, *done = taker.entries
+    assert len(done) == 5
+    rig.ack(*(whole(position) for position in done))
+    for _ in range(2):
+        rig.begin_anew()
+        after = rig.taker()
+        rig.run()
+        assert after.entries == [waits]
+    while rig.cursor.mark_delete != rig.end:
+        rig.ack(*(whole(position) for position in reversed(after.entries)))
+        after.got.clear()
+        rig.run()
+
+
+def test_the_next_owner_gives_out_the_first_entry_however_full_the_cursor_is() -> None:
+    """▲ Nothing is acked in the block of the first entry: its ack alone makes room."""
+    for acked in (3, 4):
+        rig = Rig(bounds=QueueBounds(places=1000, unacked=1000, blocks=3), max_blocks=4)
+        rig.append()
+        rig.append()
+        for _ in range(acked):
+            rig.roll()
+            rig.cursor.ack(whole(rig.append()))
+            rig.append()
+        rig.begin_anew()
+        taker = rig.taker()
+        while rig.cursor.mark_delete != rig.end:
+            rig.run()
+            assert taker.entries
+            rig.ack(*(whole(position) for position in reversed(taker.entries)))
+            taker.got.clear()
+
+
 def test_what_a_queue_gives_out_may_be_acked_message_by_message_however_much_of_it_is() -> None:
     """▲ C9: consumers that leave one message of each batch unacked. Were their acks refused, what they have done would
     come again and again, until it is taken for dead."""

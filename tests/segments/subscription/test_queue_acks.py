@@ -18,7 +18,7 @@ from txnwire.errors import (
 )
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
-from txnwire.protocol import MAX_ENTRY_MESSAGES
+from txnwire.protocol import MAX_COMMAND_BYTES, MAX_ENTRY_MESSAGES
 from watchers.acks import AckPosition
 
 
@@ -240,3 +240,30 @@ async def test_acks_of_parts_of_many_large_entries_are_stored_and_known_to_the_n
     await cluster.queue(await cluster.connect(node), segment)
     subscription = await node.broker.segments[segment].subscriptions.load("jobs")
     assert [subscription.cursor.acked(position).bit_count() for position in entries] == [MAX_ENTRY_MESSAGES - 1] * 60
+
+
+async def test_a_large_entry_whose_messages_came_back_unequally_often_fits_its_frames(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ To a client that does not share: each count is a part of its own, and has all bytes of the entry."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    sizes, on_push = list[int](), consumer.on_push
+
+    def measured(kind: str, body: pb.Deliver) -> None:
+        sizes.append(body.ByteSize())
+        on_push(kind, body)
+
+    monkeypatch.setattr(consumer, "on_push", measured)
+    values = [letter * 1_500_000 for letter in "abc"]
+    await producer.send(*values)
+    await consumer.wait(*values)
+    a, b, c = consumer.take()
+    await consumer.nack(a)
+    await consumer.wait(values[0])
+    await consumer.nack(*consumer.take(), b, c)
+    await until(lambda: len(consumer.messages) == 3, within_s=5.0)
+    assert {one.value[0]: one.redelivery_count for one in consumer.messages} == {"a": 2, "b": 1, "c": 1}
+    assert max(sizes) < MAX_COMMAND_BYTES

@@ -1,0 +1,23 @@
+"""What a take-over hands to the segment that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segments.log.dedup import Dedup
+from segments.log.ledgers import SegmentLog
+from segments.log.sending import SendReply
+from txnstore.store import KeyValue
+from watchers.decisions import DecisionMembership
+from watchers.visibility import TransactionBuffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredState:
+    """What a take-over has recovered, and the segment begins with. `watermark`: its record, None if there is none."""
+
+    ledgers: SegmentLog
+    buffer: TransactionBuffer
+    dedup: Dedup[SendReply]
+    watermark: KeyValue | None
+    membership: DecisionMembership

@@ -1,0 +1,33 @@
+"""Locks by name, kept only while somebody has or wants one: clients may ask for ever new names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class NamedLocks:
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        """The lock, and how many have or want it."""
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def locked(self, name: str) -> bool:
+        """Whether somebody has it. ▲ Not who waits for it: two who wait, and look again, would wait for each other."""
+        found = self._locks.get(name)
+        return found is not None and found[0].locked()
+
+    @asynccontextmanager
+    async def held(self, name: str) -> AsyncIterator[None]:
+        lock, users = self._locks.get(name) or (asyncio.Lock(), 0)
+        self._locks[name] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(name)
+            if users > 1:
+                self._locks[name] = lock, users - 1

@@ -1,0 +1,60 @@
+"""One segment with a defect, or with corrupt data, costs a broker that segment and nothing else."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from tests.segments.brokering import Cluster
+from tests.waiting import until
+from txnstore import keys
+from txnwire.errors import DataCorrupt
+from txnwire.tasks import Tasks
+
+
+async def test_a_defect_in_one_hand_over_leaves_the_others_in_order(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, tasks = memory_cluster, Tasks()
+    one, two = await cluster.create_topic(segments=2)
+    with tasks.in_charge():
+        node = await cluster.start()
+    await until(lambda: len(node.broker.segments) == 2)
+
+    async def broken(*_: object) -> NoReturn:
+        raise ZeroDivisionError("planned by the test")
+
+    monkeypatch.setattr(node.broker.segments[one].ledgers, "close", broken)
+    served = node.broker.segments[two]
+    with tasks.in_charge():
+        await node.close()
+    assert tasks.failures == {"hand-over": 1}
+    assert served.ledgers.writer is None, "closed, with its footer"
+    for key in (keys.broker("b1"), keys.owner(one), keys.owner(two)):
+        assert await cluster.store.get(key) is None
+
+
+async def test_the_error_of_a_corrupt_segment_does_not_grow_with_each_question(memory_cluster: Cluster) -> None:
+    """▲ Clients ask for as long as it is there, and each question's frames would stay in memory."""
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    node = await cluster.start()
+    error = DataCorrupt("planned by the test")
+    node.broker._owned.holdings.failed[path] = error
+    node.broker._owned.serving.pop(path, None)
+
+    def frames() -> int:
+        found, at = 0, error.__traceback__
+        while at is not None:
+            found, at = found + 1, at.tb_next
+        return found
+
+    depths = []
+    for _ in range(3):
+        with pytest.raises(DataCorrupt):
+            await node.broker.segment(path)
+        depths.append(frames())
+        with pytest.raises(DataCorrupt):
+            node.broker.serving(path)
+    assert len(set(depths)) == 1
