@@ -91,6 +91,7 @@ class Deletions:
         self._work = TermWork("deletion", store, random, leadership, on_deposed)
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: dict[GroupKey, asyncio.Task[None]] = {}
+        self._marking: dict[asyncio.Task[bool], None] = {}
         self._over = False
         self._again: dict[tuple[str, str], asyncio.TimerHandle] = {}
         """Deletions that wait for the repair of unreadable data."""
@@ -118,7 +119,7 @@ class Deletions:
     async def close(self) -> None:
         """The term is over: the next one takes the deletions up."""
         self._over = True
-        tasks = [*self._topics.values(), *self._subscriptions.values()]
+        tasks = [*self._topics.values(), *self._subscriptions.values(), *self._marking]
         for task in tasks:
             task.cancel()
         try:
@@ -151,7 +152,7 @@ class Deletions:
             mark = plan_mark_topic(record, still_held=self._leadership.still_held(), now_ms=self._clock.wall_ms())
             if mark is not None:
                 use = None if force else _Use(_topology_of(topic, record), None, record.create_revision)
-                if not await self._mark(topic.path, mark, use):
+                if not await self._mark(topic.path, mark, use, lambda: self._go_on_topic(topic.path)):
                     continue
                 log.info("topic_deletion_begun", topic=str(topic), force=force)
             marked = record.create_revision
@@ -218,7 +219,7 @@ class Deletions:
             )
             if mark is not None:
                 use = None if force else _Use(_topology_of(topic, topic_record), name, record.create_revision)
-                if not await self._mark(topic.path, mark, use):
+                if not await self._mark(topic.path, mark, use, lambda: self._go_on_subscription(key)):
                     continue
                 log.info("subscription_deletion_begun", topic=str(topic), subscription=name, force=force)
             marked = record.create_revision
@@ -251,14 +252,30 @@ class Deletions:
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 
-    async def _mark(self, topic_path: str, mark: Commit, use: _Use | None) -> bool:
-        """Returns whether it put the mark. `use`: refused while it has users; None: forced."""
+    async def _mark(
+        self, topic_path: str, mark: Commit, use: _Use | None, go_on: Callable[[], asyncio.Task[None]]
+    ) -> bool:
+        """Returns whether it put the mark. `use`: refused while it has users; None: forced. `go_on`: with the deletion.
+
+        ▲ Its caller may be cancelled while the mark is on its way, when its client leaves: what is marked is gone on
+        with all the same, because nobody else would during this term."""
         if use is not None:
             await self._refuse_if_used(use)
+        marking = errand(self._put_mark(topic_path, mark, use, go_on), name="mark of a deletion", of=topic_path)
+        self._marking[marking] = None
+        marking.add_done_callback(self._marking.pop)
+        return await end_of(marking)
+
+    async def _put_mark(
+        self, topic_path: str, mark: Commit, use: _Use | None, go_on: Callable[[], asyncio.Task[None]]
+    ) -> bool:
         with self._users.marking(topic_path):
             if use is not None:
                 self._refuse(use, *self._known_users(use))  # ▲ users that came while the owners were asked
-            return await self._work.step(mark)
+            marked = await self._work.step(mark)
+        if marked:
+            go_on()
+        return marked
 
     async def _refuse_if_used(self, use: _Use) -> None:
         """Raises `NotAllowed` while users are connected, `Overloaded` while that is unknown. Counts several times: the

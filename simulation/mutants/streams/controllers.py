@@ -86,6 +86,19 @@ MUTANTS: tuple[Mutant, ...] = (
         )
     ),
     Mutant(
+        name="marked-and-left",
+        rule="a deletion whose client leaves while its mark is on its way is gone on with",
+        section="§8",
+        file="segments/controller/deletions.py",
+        old="        if marked:\n            go_on()\n",
+        new="",
+        tests=(
+            "tests/segments/controller/test_deletions.py::test_s8_a_deletion_whose_client_leaves_while_the_mark_is_on_its_"
+            "way_is_gone_on_with[subscription]",
+        ),
+        why_tests="few seeds cancel a deletion in that very moment",
+    ),
+    Mutant(
         name="idle-members-not-counted",
         rule="what has members that no broker knows of is not deleted without force",
         section="§8",
