@@ -193,4 +193,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="clients of this version share, and get an entry's bytes once",
     ),
+    Mutant(
+        name="first-block-waits-behind-a-full-cursor",
+        rule="a cursor has room for the block of its first unacked entry besides",
+        section="§8",
+        file="segments/subscription/ack_span.py",
+        old="if room > 0 or (room == 0 and block == lowest):",
+        new="if room > 0:",
+        tests=(f"{QUEUE}test_the_next_owner_gives_out_the_first_entry_however_full_the_cursor_is",),
+        why_tests=FULL_CURSORS,
+    ),
 )
