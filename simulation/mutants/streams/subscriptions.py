@@ -203,4 +203,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{QUEUE}test_the_next_owner_gives_out_the_first_entry_however_full_the_cursor_is",),
         why_tests=FULL_CURSORS,
     ),
+    Mutant(
+        name="one-broken-lag-ends-the-round",
+        rule="a defect in counting one segment's lag leaves those of the others told",
+        section="§8",
+        file="segments/owner/lag_samples.py",
+        old='                defect("lag samples", segment.path, error)\n',
+        new="                raise\n",
+        tests=(f"{DEFECTS}test_a_defect_in_one_segment_s_lag_leaves_the_others_told",),
+        why_tests=NO_DEFECTS,
+    ),
 )
