@@ -18,7 +18,7 @@ from segments.subscription.lag import LagBudget, SegmentLags
 from txnstore.records import SubscriptionRecord
 from txnwire.errors import TxnError
 from txnwire.ports import Clock
-from txnwire.tasks import restarted
+from txnwire.tasks import defect, restarted
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +82,9 @@ class LagSampler:
             except TxnError as error:
                 lags.forget_sample()
                 log.info("lag_not_sampled", segment=segment.path, error=str(error))
+            except Exception as error:  # noqa: BLE001  (told, and the other segments are sampled all the same)
+                lags.forget_sample()
+                defect("lag samples", segment.path, error)
             await asyncio.sleep(0)
 
     async def _of_topic(self, topic: str, lags: SegmentLags) -> Mapping[str, SubscriptionRecord | None]:

@@ -6,9 +6,11 @@ from typing import NoReturn
 
 import pytest
 
+from segments.owner.lag_samples import LagSampler
 from tests.segments.brokering import Cluster
 from tests.waiting import until
 from txnstore import keys
+from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt
 from txnwire.tasks import Tasks
 
@@ -58,3 +60,27 @@ async def test_the_error_of_a_corrupt_segment_does_not_grow_with_each_question(m
         with pytest.raises(DataCorrupt):
             node.broker.serving(path)
     assert len(set(depths)) == 1
+
+
+async def test_a_defect_in_one_segment_s_lag_leaves_the_others_told(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, tasks = memory_cluster, Tasks()
+    one, two = await cluster.create_topic(segments=2)
+    await cluster.create_subscription()
+    node = await cluster.start()
+    await until(lambda: len(node.broker.segments) == 2)
+    first, second = (node.broker.segments[path] for path in (one, two))
+    sampler = LagSampler(SystemClock(), lambda: [first, second], every_s=0.0)
+    await sampler.sample()
+
+    async def broken(*_: object) -> NoReturn:
+        raise ZeroDivisionError("planned by the test")
+
+    monkeypatch.setattr(first.subscriptions.lags, "_start_of", broken)
+    await (await (await cluster.connect(node)).producer(two)).send("a")
+    with tasks.in_charge():
+        await sampler.sample()
+    assert tasks.failures == {"lag samples": 1}
+    assert first.statistics().lags == {"sub": (None, None)}
+    assert second.statistics().lags["sub"].messages == 1

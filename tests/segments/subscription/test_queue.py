@@ -269,6 +269,8 @@ def test_the_next_owner_gives_out_the_first_entry_however_full_the_cursor_is() -
             rig.append()
         rig.begin_anew()
         taker = rig.taker()
+        rig.run()
+        assert len([one for one in taker.entries if one.ledger_id == 1]) == (2 if acked == 3 else 1)
         while rig.cursor.mark_delete != rig.end:
             rig.run()
             assert taker.entries
