@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if marked:\n            go_on()\n",
         new="",
         tests=(
-            "tests/segments/controller/test_deletions.py::test_s8_a_deletion_whose_client_leaves_while_the_mark_is_on_its_"
+            "tests/segments/controller/test_deletions_left.py::test_s8_a_deletion_whose_client_leaves_while_the_mark_is_on_its_"
             "way_is_gone_on_with[subscription]",
         ),
         why_tests="few seeds cancel a deletion in that very moment",

@@ -492,26 +492,3 @@ async def test_the_end_of_a_term_is_no_failure_of_the_deletions_under_way() -> N
         assert [one["event"] for one in logs if one["event"].startswith("deletion_")][-1] == "deletion_left"
         assert not [one for one in logs if one["log_level"] == "error"]
         await store.close()
-
-
-@pytest.mark.parametrize("what", ["topic", "subscription"])
-@virtual_time
-async def test_s8_a_deletion_whose_client_leaves_while_the_mark_is_on_its_way_is_gone_on_with(what: str) -> None:
-    """▲ It stayed marked until the next controller came, and its name could be used by nobody."""
-    etcd = MemoryEtcd(LoopClock())
-    async with running(etcd, "a") as [a]:
-        await a.controller.create_topic(TOPIC, 2, "")
-        topology = await a.directory.wait_topic(TOPIC.path)
-        a.positions.answers = dict.fromkeys(topology.active_paths, Position(1, 1))
-        await a.controller.join(joining("w"), Inbox())
-        a.fates.commits = [Fate(arrive_s=0.2, answer_s=0.2)]
-        if what == "topic":
-            deleting = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=True))
-        else:
-            deleting = asyncio.ensure_future(a.controller.delete_subscription(TOPIC, "s", force=True))
-        await asyncio.sleep(0.1)
-        deleting.cancel()
-        await asyncio.wait((deleting,))
-        await asyncio.sleep(30.0)
-        key = keys.topic(TOPIC.path) if what == "topic" else keys.subscription(TOPIC.path, "s")
-        assert etcd.mvcc.get(key, 0) is None
