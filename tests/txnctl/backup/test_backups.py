@@ -96,7 +96,7 @@ async def test_what_was_acknowledged_before_the_backup_is_whole_and_nothing_is_h
     folder, to = tmp_path / "cluster", tmp_path / "backups"
     async with under_load(folder) as (cluster, load):
         first = json.loads((await backup(cluster, folder, to, "-o", "json")).out)
-        acknowledged = await load.wait_for(150)  # some ledgers are closed meanwhile
+        acknowledged = await load.wait_for(400)  # each segment closes a ledger meanwhile
         second = json.loads((await backup(cluster, folder, to, "-o", "json")).out)
         await load.wait_for(20)
         third = json.loads((await backup(cluster, folder, to, "-o", "json", "--keep", "2")).out)
