@@ -16,7 +16,7 @@ from segments.log.settings import BrokerSettings
 from segments.subscription import acks_around
 from segments.subscription.cursor import Cursor
 from tests.test_documentation import ROOT
-from txnclient.connection import any_server, links
+from txnclient.connection import any_server, links, moved_segments
 from txnclient.consuming import assigned_feeds, pace, pieces
 from txnclient.consuming import membership as client_membership
 from txnclient.producing import channel, outgoing, producer_impl
@@ -24,7 +24,7 @@ from txnclient.reading import cuts
 from txnclient.transactions import coordinators, transaction_impl
 from txnctl.admin import admin_arguments
 from txnctl.commands import lines
-from txnctl.process import founding
+from txnctl.process import founding, serve
 from txnctl.process.settings import ServerSettings
 from txnstore.writes import writer_lists
 from txnwire import bounds, compression, names, protocol
@@ -148,6 +148,8 @@ WAITS = {
     "the sweep of deadlines": [COORDINATOR.sweep_s],
     "a new cluster for room in a full etcd": [founding.PATIENCE_S],
     "a broker that is stopped for what is in flight": [BROKER.hand_over_s],
+    "a process that has stopped for threads at a disk that hangs": [serve.THREADS_END_S],
+    "a client for the former owner of a segment to say that it has moved": [moved_segments.MOVED_S],
     "`txnctl` for a connection; for an answer": [asking.CONNECT_TIMEOUT_S, asking.CALL_TIMEOUT_S],
 }
 
