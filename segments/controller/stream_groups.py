@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from txnstore.records import AssignmentRecord, SubscriptionRecord, TopicRecord, 
 from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import Overloaded, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.ids import Position
+from txnwire.named_locks import NamedLocks
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Random
 from txnwire.proto import txn_pb2 as pb
@@ -75,7 +75,7 @@ class StreamGroups:
         self._types: dict[GroupKey, str] = {}
         self._lives: dict[GroupKey, int] = {}
         """Create revision of each subscription's record."""
-        self._opening: dict[GroupKey, asyncio.Lock] = {}
+        self._opening = NamedLocks()
         self._over: TxnError | None = None
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class StreamGroups:
         `SubscriptionNotFound` (`again`, and it was deleted, even if another exists now), `NotOwner`,
         `DataCorrupt`, `StoreUnavailable`, `OutcomeUnknown`.
         """
-        async with self._opening.setdefault(key, asyncio.Lock()):
+        async with self._opening.held(key):
             if key not in self._types:
                 self._types[key] = await self._load(key, asked, start, again)
         check_type(key, self._types[key], asked)
@@ -213,7 +213,7 @@ class StreamGroups:
     async def drop(self, key: GroupKey, error: TxnError) -> None:
         """The subscription is being deleted: fail waiting requests with `error`, and write no more assignments. ▲ One
         in flight is refused: it compares that the subscription's record exists."""
-        async with self._opening.setdefault(key, asyncio.Lock()):
+        async with self._opening.held(key):
             group = self._groups.pop(key, None)
             self._types.pop(key, None)
             self._lives.pop(key, None)
@@ -221,7 +221,6 @@ class StreamGroups:
                 await group.close(error)
             # ▲ No broker tells this to a standby, or to a consumer that has not attached to its assigned segment yet.
             self._tell_to_join(key)
-        self._opening.pop(key, None)
 
     def _tell_to_join(self, key: GroupKey) -> None:
         """Tell all connected members to join again; one that left ignores it."""

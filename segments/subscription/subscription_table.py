@@ -16,7 +16,6 @@ from segments.subscription.definitions import read_definitions
 from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Isolation
 from segments.subscription.drained import DrainedMark
 from segments.subscription.lag import SegmentLags
-from segments.subscription.named_locks import NamedLocks
 from segments.subscription.queue_subscription import AttachedConsumer, QueueSubscription
 from segments.subscription.starts import Start, StartPoint, placed, resolve_start
 from segments.subscription.stream_subscription import StreamSubscription
@@ -26,6 +25,7 @@ from txnstore.records import AssignmentRecord, SubscriptionRecord
 from txnstore.store import KeyValue
 from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, NotOwner, SubscriptionNotFound
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.named_locks import NamedLocks
 from txnwire.names import SegmentName
 from txnwire.tasks import errand
 from watchers.acks import WHOLE, AckPosition
@@ -406,10 +406,12 @@ class SubscriptionTable:
 
     async def _drop(self, name: str) -> None:
         key = keys.subscription(self._topic_path, name)
-        record = await self._store.get(key)
-        if record is not None and not records.decode(SubscriptionRecord, record.value, key=key).deleting_ms:
-            raise NotAllowed(f"subscription {name} of topic://{self._topic_path} is not being deleted")
         async with self._loading.held(name):
+            # ▲ Behind whoever loads it: read before, a request that lands late would take a next subscription of the
+            # name, which is made meanwhile, for the deleted one.
+            record = await self._store.get(key)
+            if record is not None and not records.decode(SubscriptionRecord, record.value, key=key).deleting_ms:
+                raise NotAllowed(f"subscription {name} of topic://{self._topic_path} is not being deleted")
             if (found := self._subscriptions.get(name)) is not None:
                 found.stop(SubscriptionNotFound(f"subscription {name} of topic://{self._topic_path} was deleted"))
                 await found.wait_all_answered()

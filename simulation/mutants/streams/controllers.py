@@ -247,66 +247,6 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="not looked for with seeds",
     ),
     Mutant(
-        name="locks-of-deleted-subscriptions-stay",
-        rule="a controller keeps nothing of subscriptions that are gone (P9)",
-        section="§8",
-        file="segments/controller/stream_groups.py",
-        old="        self._opening.pop(key, None)\n",
-        new="",
-        tests=(
-            "tests/segments/controller/test_deletions.py::"
-            "test_p9_a_controller_keeps_nothing_of_subscriptions_that_are_gone",
-        ),
-        why_tests="not looked for with seeds",
-    ),
-    Mutant(
-        name="group-made-behind-its-term",
-        rule="a join that waits as its term ends makes no group in it",
-        section="§8",
-        file="segments/controller/stream_groups.py",
-        old="        self._over = error\n        async with",
-        new="        async with",
-        tests=(
-            "tests/segments/controller/test_controller_terms.py::"
-            "test_a_join_that_waits_for_an_owner_as_its_term_ends_makes_no_group_in_it",
-        ),
-        why_tests="not looked for with seeds",
-    ),
-    Mutant(
-        name="next-take-overs-wait-for-a-look",
-        rule="a broker takes segments over one after the other, however many have no owner",
-        section="§8",
-        file="segments/broker/owned_segments.py",
-        old="            if len(self.taking) <= MAX_TAKING // 2:\n",
-        new="            if len(self.taking) < 0:\n",
-        tests=(
-            "tests/segments/broker/test_claiming.py::"
-            "test_more_segments_than_are_taken_over_at_once_are_taken_over_one_after_the_other",
-        ),
-        why_tests="not looked for with seeds",
-    ),
-    Mutant(
-        name="lost-segment-waits-for-a-look",
-        rule="a segment that a broker has lost is taken over anew at once",
-        section="§8",
-        file="segments/broker/owned_segments.py",
-        old=(
-            "            await segment.wait_stopped()\n"
-            "        finally:\n"
-            "            self.holdings.to_release[segment.path] = segment.epoch\n"
-            "            del self._handing_over[segment.path]\n"
-            "            self.changed.set()\n"
-        ),
-        new=(
-            "            await segment.wait_stopped()\n"
-            "        finally:\n"
-            "            self.holdings.to_release[segment.path] = segment.epoch\n"
-            "            del self._handing_over[segment.path]\n"
-        ),
-        tests=("tests/segments/broker/test_claiming.py::test_a_segment_that_was_lost_is_taken_over_anew_at_once",),
-        why_tests="not looked for with seeds",
-    ),
-    Mutant(
         name="deleted-topics-fill-a-connection",
         rule="topics that are gone count for no connection",
         section="§8",

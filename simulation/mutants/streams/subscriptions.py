@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Edit, Mutant
 
 DEFECTS = "tests/segments/broker/test_defects.py::"
 QUEUE_DEFECTS = "tests/segments/subscription/test_queue_defects.py::"
@@ -155,7 +155,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="locks-of-all-names-ever-asked-for",
         rule="nothing is kept of a name that nobody asks for any more",
         section="§8",
-        file="segments/subscription/named_locks.py",
+        file="txnwire/named_locks.py",
         old="            if users > 1:\n",
         new="            if users > 0:\n",
         tests=(
@@ -165,10 +165,44 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="the simulation does not measure memory",
     ),
     Mutant(
+        name="joins-of-missing-topics-leave-locks",
+        rule="a controller keeps nothing of subscriptions that are gone or never were (P9)",
+        section="§8",
+        file="txnwire/named_locks.py",
+        old="            if users > 1:\n",
+        new="            if users > 0:\n",
+        tests=(
+            "tests/segments/controller/test_deletions.py::"
+            "test_p9_a_controller_keeps_nothing_of_subscriptions_that_are_gone",
+        ),
+        why_tests="the simulation does not measure memory",
+    ),
+    Mutant(
+        name="a-late-drop-reads-before-it-has-the-lock",
+        rule="a drop that lands late leaves the next subscription of the name alone (P9)",
+        section="§8",
+        file="segments/subscription/subscription_table.py",
+        old="            record = await self._store.get(key)\n            if record is not None and not",
+        new="            if record is not None and not",
+        more=(
+            Edit(
+                "segments/subscription/subscription_table.py",
+                "        async with self._loading.held(name):\n            # ▲ Behind",
+                "        record = await self._store.get(key)\n"
+                "        async with self._loading.held(name):\n            # ▲ Behind",
+            ),
+        ),
+        tests=(
+            "tests/segments/subscription/test_named_locks.py::"
+            "test_p9_a_drop_that_lands_late_leaves_the_next_subscription_of_the_name_alone",
+        ),
+        why_tests="no simulated controller is so late",
+    ),
+    Mutant(
         name="attachers-wait-for-each-other",
         rule="who waits for a seek waits for nobody else who does",
         section="§8",
-        file="segments/subscription/named_locks.py",
+        file="txnwire/named_locks.py",
         old="        return found is not None and found[0].locked()\n",
         new="        return found is not None\n",
         tests=("tests/segments/subscription/test_named_locks.py::test_all_who_wait_for_a_seek_attach_behind_it",),

@@ -299,7 +299,9 @@ async def test_p9_a_controller_keeps_nothing_of_subscriptions_that_are_gone() ->
         await a.controller.delete_subscription(TOPIC, "s", force=True)
         term = a.controller._term
         assert term is not None
-        assert (term.groups._groups, term.groups._opening, term.groups._links) == ({}, {}, {})
+        with pytest.raises(TopicNotFound):
+            await a.controller.join(joining("w", topic="topic://public/nyc/misspelt"), Inbox())
+        assert (term.groups._groups, len(term.groups._opening), term.groups._links) == ({}, 0, {})
 
 
 @virtual_time

@@ -1,4 +1,4 @@
-"""Locks by name: one holder at a time, and nothing is kept of names that nobody asks for any more."""
+"""A segment's locks by name: nothing is kept of names that nobody asks for any more."""
 
 from __future__ import annotations
 
@@ -6,32 +6,9 @@ import asyncio
 
 import pytest
 
-from segments.subscription.named_locks import NamedLocks
 from tests.segments.brokering import Cluster
-from txnwire.errors import SubscriptionNotFound
+from txnwire.errors import NotAllowed, SubscriptionNotFound
 from txnwire.proto import txn_pb2 as pb
-
-
-async def test_one_has_a_lock_at_a_time_also_behind_one_that_gave_up() -> None:
-    locks, order = NamedLocks(), list[str]()
-
-    async def hold(who: str) -> None:
-        async with locks.held("a"):
-            order.append(who)
-            await asyncio.sleep(0.01)
-            order.append(who)
-
-    async with locks.held("b"):
-        tasks = [asyncio.ensure_future(hold(who)) for who in "123"]
-        await asyncio.sleep(0)
-        assert locks.locked("a")
-        tasks[1].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert order == ["1", "1", "3", "3"]
-        assert locks.locked("b")
-        assert not locks.locked("a")
-        assert len(locks) == 1
-    assert len(locks) == 0
 
 
 async def test_a_segment_keeps_nothing_of_subscriptions_that_there_are_not(memory_cluster: Cluster) -> None:
@@ -58,3 +35,24 @@ async def test_all_who_wait_for_a_seek_attach_behind_it(memory_cluster: Cluster)
         assert not any(one.done() for one in waiting)
     async with asyncio.timeout(5.0):
         await asyncio.gather(*waiting)
+
+
+async def test_p9_a_drop_that_lands_late_leaves_the_next_subscription_of_the_name_alone(
+    memory_cluster: Cluster,
+) -> None:
+    """It waits for somebody who loads the name; meanwhile the next subscription of the name is made and acked."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    await client.producer(segment)
+    table = node.broker.segments[segment].subscriptions
+    async with table._loading.held("jobs"):
+        late = asyncio.ensure_future(table.drop("jobs"))
+        await asyncio.sleep(0.05)
+        consuming = asyncio.ensure_future(cluster.queue(client, segment))
+        await asyncio.sleep(0.05)
+    with pytest.raises(NotAllowed, match="is not being deleted"):
+        await late
+    await consuming
+    assert table.loaded("jobs") is not None

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
 class NamedLocks:
     def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
         """The lock, and how many have or want it."""
 
     def __len__(self) -> int:
         return len(self._locks)
 
-    def locked(self, name: str) -> bool:
+    def locked(self, name: Hashable) -> bool:
         """Whether somebody has it. ▲ Not who waits for it: two who wait, and look again, would wait for each other."""
         found = self._locks.get(name)
         return found is not None and found[0].locked()
 
     @asynccontextmanager
-    async def held(self, name: str) -> AsyncIterator[None]:
+    async def held(self, name: Hashable) -> AsyncIterator[None]:
         lock, users = self._locks.get(name) or (asyncio.Lock(), 0)
         self._locks[name] = lock, users + 1
         try:
