@@ -186,7 +186,10 @@ class BatchReader(DataSourceReader):
     def _plan(self) -> Sequence[InputPartition]:
         cuts = Cuts(self._options)
         end = cuts.ending(self._options.end) if isinstance(self._options.end, Snapshot) else cuts.take()
-        if end is None or self._options.start == "latest":
+        if end is None:
+            cuts.check_some_left(self._options.start if isinstance(self._options.start, Snapshot) else None)
+            return []
+        if self._options.start == "latest":
             return []
         start, end = bounded(cuts, self._options, end)
         if start is not None:

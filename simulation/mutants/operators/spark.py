@@ -337,4 +337,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="no-topic-left-unheard",
+        rule="a query all of whose topics were deleted tells that, like one that has lost some of them (X2)",
+        section="§10",
+        file="pyspark_txnstore/source/stream.py",
+        old="            self._cuts.check_some_left(before)\n",
+        new="",
+        tests=("tests/spark/source/test_source_topics.py::test_the_last_topic_of_a_pattern_is_a_loss_like_the_others",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="planned-batch-of-a-deleted-topic",
+        rule="a query gets over a planned batch of which a topic was deleted, where data may be lost",
+        section="§10",
+        file="pyspark_txnstore/source/stream.py",
+        old="        if not is_new:\n            start, end = self._cuts.still_there(start, end)\n",
+        new="",
+        tests=(
+            "tests/spark/source/test_source_topics.py::"
+            "test_a_query_gets_over_a_planned_batch_of_a_topic_that_is_deleted",
+        ),
+        why_tests=NO_SPARK,
+    ),
 )
