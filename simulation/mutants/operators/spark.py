@@ -360,4 +360,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="parted-in-one-stretch-only",
+        rule="minPartitions parts every stretch of a segment that a batch reads",
+        section="§10",
+        file="pyspark_txnstore/source/source.py",
+        old="            heads.setdefault(part.segment, []).extend(coarse(pages, most))\n",
+        new="            heads[part.segment] = coarse(pages, most)\n",
+        tests=("tests/spark/source/test_source_topics.py::test_min_partitions_part_what_is_read_again_too",),
+        why_tests=NO_SPARK,
+    ),
 )

@@ -348,6 +348,21 @@ def test_min_partitions_parts_large_segments_and_loses_nothing(
     assert len(query.replay(0)) == 40
 
 
+def test_min_partitions_part_what_is_read_again_too(
+    start: Start, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """What a transaction wrote before the batch in which it is shown, and what has come since, are of one segment."""
+    sync_client.create_topic(topic)
+    query = start(minPartitions="4")
+    with sync_client.transaction() as txn:
+        send(sync_client, topic, numbered("a", 40), txn)
+        send(sync_client, topic, [b"between"])
+        assert values(query.next()) == [b"between"]
+    send(sync_client, topic, [b"since"])
+    assert values(query.next()) == [*numbered("a", 40), b"since"]
+    assert len(query.partitions(1)) == 4
+
+
 def test_a_large_value_is_one_row_whatever_parts_the_segment(
     start: Start, sync_client: txnclient.sync.Client, topic: str
 ) -> None:
