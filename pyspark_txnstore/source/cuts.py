@@ -18,7 +18,7 @@ from pyspark_txnstore.shared.process_client import client_of
 from pyspark_txnstore.source.boundary_cuts import BoundaryCuts
 from txnclient import EntryHead
 from txnclient.reading.snapshot import Snapshot, TopicBounds
-from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
+from txnwire.errors import DataTrimmed, InvalidArgument, Timeout, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.names import SegmentName
 
@@ -49,7 +49,7 @@ class Cuts:
     def take(self) -> Snapshot | None:
         """Takes a cut of all topics that are read; None while the pattern matches none.
 
-        Raises `TopicNotFound`, unless data may be lost."""
+        Raises `TopicNotFound`, unless data may be lost; `Timeout` if topics come and go all the time."""
         names = self._names()
         for _ in range(ATTEMPTS):
             if not names:
@@ -66,7 +66,8 @@ class Cuts:
             if (now := self._names()) == names:
                 return self.isolated(cut)
             names = now
-        raise TopicNotFound(f"topics came and went in each of {ATTEMPTS} attempts to take a cut of them: try again")
+        # ▲ Retriable: a server may go on listing a topic for a while that is being deleted.
+        raise Timeout(f"topics came and went in each of {ATTEMPTS} attempts to take a cut of them: try again")
 
     def _names(self) -> list[str]:
         pattern = self._options.pattern

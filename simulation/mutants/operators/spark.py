@@ -370,4 +370,17 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/spark/source/test_source_topics.py::test_min_partitions_part_what_is_read_again_too",),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="ended-by-a-list-that-is-behind",
+        rule="a query outlives a topic that is listed for a while though it is being deleted",
+        section="§10",
+        file="pyspark_txnstore/source/cuts.py",
+        old='        raise Timeout(f"topics came and went',
+        new='        raise TopicNotFound(f"topics came and went',
+        tests=(
+            "tests/spark/source/test_listed_topics.py::"
+            "test_a_query_gets_over_a_topic_that_is_listed_while_it_is_deleted",
+        ),
+        why_tests=NO_SPARK,
+    ),
 )
