@@ -383,4 +383,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="last-millisecond-left-out",
+        rule="a read up to a time has what was published in the same millisecond before it",
+        section="§10",
+        file="pyspark_txnstore/shared/boundaries.py",
+        old="-((datetime(1970, 1, 1, tzinfo=UTC) - time) // timedelta(milliseconds=1))",
+        new="(time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)",
+        tests=("tests/spark/shared/test_boundaries.py::test_a_message_lies_before_any_later_time_of_its_millisecond",),
+        why_tests=NO_SPARK,
+    ),
 )
