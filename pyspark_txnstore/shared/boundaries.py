@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from pyspark_txnstore.shared.offsets import Head, before
@@ -123,8 +123,8 @@ def parse_time(text: str) -> int:
         ) from None
     if time.tzinfo is None:
         raise InvalidArgument(f"{text!r} has no time zone: append Z for UTC, or +01:00")
-    since = time - datetime(1970, 1, 1, tzinfo=UTC)
-    return _time_ms((since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000, text)
+    # ▲ Rounded up: messages have whole milliseconds, and those of one lie before any later time within it.
+    return _time_ms(-((datetime(1970, 1, 1, tzinfo=UTC) - time) // timedelta(milliseconds=1)), text)
 
 
 def _time_ms(time_ms: int, text: str) -> int:

@@ -6,8 +6,8 @@ The rest of the source plans from cuts (`pyspark_txnstore.shared.offsets`) and r
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Container, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from pyspark_txnstore.shared.process_client import client_of
 from pyspark_txnstore.source.boundary_cuts import BoundaryCuts
 from txnclient import EntryHead
 from txnclient.reading.snapshot import Snapshot, TopicBounds
-from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
+from txnwire.errors import DataTrimmed, InvalidArgument, Timeout, TopicNotFound
 from txnwire.ids import EARLIEST, Position
 from txnwire.names import SegmentName
 
@@ -49,7 +49,7 @@ class Cuts:
     def take(self) -> Snapshot | None:
         """Takes a cut of all topics that are read; None while the pattern matches none.
 
-        Raises `TopicNotFound`, unless data may be lost."""
+        Raises `TopicNotFound`, unless data may be lost; `Timeout` if topics come and go all the time."""
         names = self._names()
         for _ in range(ATTEMPTS):
             if not names:
@@ -66,7 +66,8 @@ class Cuts:
             if (now := self._names()) == names:
                 return self.isolated(cut)
             names = now
-        raise TopicNotFound(f"topics came and went in each of {ATTEMPTS} attempts to take a cut of them: try again")
+        # ▲ Retriable: a server may go on listing a topic for a while that is being deleted.
+        raise Timeout(f"topics came and went in each of {ATTEMPTS} attempts to take a cut of them: try again")
 
     def _names(self) -> list[str]:
         pattern = self._options.pattern
@@ -119,6 +120,39 @@ class Cuts:
         batch does not go on with them."""
         if others := [topic for topic in end.topics if not self._reads(topic)]:
             self._lost(f"{', '.join(others)}: in the checkpoint's last batch, and not asked for any more")
+
+    def check_some_left(self, start: Snapshot | None) -> None:
+        """Checks the topics of `start` where there was none to take a cut of. ▲ No cut shows their loss: a query would
+        wait, or end, as if it had read everything. Raises `DataTrimmed`, unless data may be lost."""
+        if start is None or not start.topics:
+            return
+        there = frozenset(self._names())
+        if (obstacle := _left([topic for topic in start.topics if topic not in there])) is not None:
+            self._lost(obstacle)
+
+    def still_there(self, start: Snapshot | None, end: Snapshot) -> tuple[Snapshot | None, Snapshot]:
+        """Returns the pair of a batch planned before, without topics that were deleted since, or deleted and made
+        again. Raises `DataTrimmed` if there are such, unless data may be lost.
+
+        ▲ A query begins with its last planned batch however often it is restarted. A task that reads a deleted topic
+        fails, or waits for a layout that the new topic of the name will not reach, so the query would never go on."""
+        now = self._there_now(list(end.topics))
+        gone = [topic for topic, one in end.topics.items() if topic not in now or now[topic].epoch < one.epoch]
+        if not gone:
+            return start, end
+        self._lost(f"{', '.join(gone)}: in the checkpoint's last batch, and deleted since, maybe made again")
+        return None if start is None else _without(start, gone), _without(end, gone)
+
+    def _there_now(self, topics: Sequence[str]) -> Mapping[str, TopicBounds]:
+        """▲ Asks for cuts, which read the store: a list may leave out a topic that was just made again."""
+        try:
+            return self.client.snapshot(topics).topics
+        except TopicNotFound:
+            found: dict[str, TopicBounds] = {}
+            for topic in topics:
+                with suppress(TopicNotFound):
+                    found |= self.client.snapshot(topic).topics
+            return found
 
     def narrowed(self, cut: Snapshot) -> Snapshot:
         """The given cut, reduced to the topics that are read."""
@@ -218,6 +252,10 @@ def _left(topics: Sequence[str]) -> str | None:
     if not topics:
         return None
     return f"{', '.join(topics)}: read so far, and now deleted or not asked for"
+
+
+def _without(cut: Snapshot, topics: Container[str]) -> Snapshot:
+    return replace(cut, topics={topic: bounds for topic, bounds in cut.topics.items() if topic not in topics})
 
 
 def passed_over(start: Snapshot, end: Snapshot) -> tuple[Snapshot, Snapshot]:

@@ -101,10 +101,10 @@ def plan(
     parts = [part for part in parts if options.where.may_hold_in(part.segment)]
     if options.min_partitions is not None and 0 < len(parts) < options.min_partitions:
         most = max(MIN_STEPS, STEPS_PER_PARTITION * options.min_partitions)
-        heads = {
-            part.segment: coarse(cuts.heads(part.segment, part.after, part.end, end.revision, trimmed="skip"), most)
-            for part in parts
-        }
+        heads: dict[str, list[EntryHead]] = {}
+        for part in parts:  # maybe several of a segment, in order
+            pages = cuts.heads(part.segment, part.after, part.end, end.revision, trimmed="skip")
+            heads.setdefault(part.segment, []).extend(coarse(pages, most))
         parts = split(parts, heads, options.min_partitions)
     start_txns = None if start is None else _text_of(of_transactions(start))
     end_txns = _text_of(of_transactions(end))
@@ -186,7 +186,10 @@ class BatchReader(DataSourceReader):
     def _plan(self) -> Sequence[InputPartition]:
         cuts = Cuts(self._options)
         end = cuts.ending(self._options.end) if isinstance(self._options.end, Snapshot) else cuts.take()
-        if end is None or self._options.start == "latest":
+        if end is None:
+            cuts.check_some_left(self._options.start if isinstance(self._options.start, Snapshot) else None)
+            return []
+        if self._options.start == "latest":
             return []
         start, end = bounded(cuts, self._options, end)
         if start is not None:

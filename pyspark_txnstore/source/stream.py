@@ -65,6 +65,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._backlog = Backlog()
         self._ended_s = -math.inf
         """When this driver process planned its newest batch."""
+        self._planned: dict[str, Any] | None = None
+        """The end of that batch."""
         self._is_short = False
         """Whether there is something behind the start, but less than a batch waits for."""
 
@@ -113,6 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end is not None:
                 self._idle.over()
                 self._ended_s = self._now()
+                self._planned = end
                 return end
             if self._ends:
                 break
@@ -127,10 +130,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_behind(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any] | None:
         self._is_short = False
         self._seen = target = self._target if self._ends else self._cuts.take()
+        before = first_batch.decoded(start, self._options.isolation)
         if target is None:
+            self._cuts.check_some_left(before)
             return None
         self._newest = target
-        before, target = self._cuts.between(first_batch.decoded(start, self._options.isolation), target)
+        before, target = self._cuts.between(before, target)
         if not adds(before, target):
             return None
         end = self._end(before, target, limited=limited)
@@ -211,9 +216,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if cuts is None:
             return []
         self._cuts.check_topics(cuts[1])
-        return self._patience.ask(
-            "the plan of a batch", lambda: list(plan(self._options, *cuts, known=self._backlog, cuts=self._cuts))
-        )
+        return self._patience.ask("the plan of a batch", lambda: self._plan(*cuts, is_new=end == self._planned))
+
+    def _plan(self, start: Snapshot | None, end: Snapshot, *, is_new: bool) -> Sequence[InputPartition]:
+        """`is_new`: this driver process has just taken the cut."""
+        if not is_new:
+            start, end = self._cuts.still_there(start, end)
+        return plan(self._options, start, end, known=self._backlog, cuts=self._cuts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._schema, partition)

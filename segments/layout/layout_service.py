@@ -12,7 +12,7 @@ from segments.layout.directory import CONTROLLER, Directory, DirectoryChange, to
 from segments.layout.freshness import Freshness
 from txnstore import keys
 from txnstore.access.paging import in_pages
-from txnstore.store import MetadataStore
+from txnstore.store import KeyValue, MetadataStore
 from txnwire.calls import Handler, Peer
 from txnwire.errors import DataCorrupt, InvalidArgument, Overloaded
 from txnwire.names import TOPIC_SCHEME, TopicName, validate_name
@@ -118,10 +118,13 @@ class LayoutService:
         async for page in in_pages(
             self._store, prefix, keys.prefix_end(prefix), at_once=TOPICS_AT_ONCE, keys_only=True
         ):
-            known = self._directory.topics()
-            paths = [record.key[len(keys.TOPIC) :].decode(errors="replace") for record in page]
-            names += [_listed(path) for path in paths if path not in known or not known[path].deleting]
+            names += [_listed(_path_of(record)) for record in page if not self._is_being_deleted(record)]
         return pb.Command(names=pb.Names(names=names))
+
+    def _is_being_deleted(self, record: KeyValue) -> bool:
+        """▲ Of one that was made again the directory may still know the former topic."""
+        known = self._directory.topics().get(_path_of(record))
+        return known is not None and known.deleting and known.life == record.create_revision
 
     # ---- pushes -----------------------------------------------------------------------------------------------------
 
@@ -220,6 +223,10 @@ def _push_to(peers: Mapping[Peer, None], build: Callable[[], pb.Command]) -> dic
             command = command if command is not None else build()
             peer.push(command)
     return busy
+
+
+def _path_of(record: KeyValue) -> str:
+    return record.key[len(keys.TOPIC) :].decode(errors="replace")
 
 
 def _listed(path: str) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from txnwire.errors import ServiceError, TopicNotFound
 from txnwire.ids import HASH_SPACE
-from txnwire.names import SEGMENT_SCHEME, TOPIC_SCHEME
+from txnwire.names import SEGMENT_SCHEME, TOPIC_SCHEME, SegmentName
 from txnwire.proto import txn_pb2 as pb
 
 ACTIVE = "ACTIVE"
@@ -96,6 +96,10 @@ class TopicLayout:
 
     def segment_by_path(self, path: str) -> SegmentInfo | None:
         return self._by_path.get(path)
+
+    def has_lost(self, path: str) -> bool:
+        """Whether the segment is gone for good: retention took all of it, or it was of a deleted topic of this name."""
+        return path not in self._by_path and SegmentName.from_path(path).segment_id <= self.lost_id
 
 
 @lru_cache(maxsize=64)

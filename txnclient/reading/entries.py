@@ -371,11 +371,13 @@ async def _scan_page(session: Session, request: pb.ScanEntries, deadline: Deadli
 
 
 async def _known(session: Session, segment: str, epoch: int, deadline: Deadline) -> None:
-    """Wait until the known layout is at least as new as the segment and `epoch`. Raises `TopicNotFound`, `Timeout`."""
+    """Wait until the known layout is at least as new as the segment and `epoch`. Raises `TopicNotFound`, `Timeout`.
+
+    ▲ Not for a segment that is gone for good: a topic that was made again may never reach the former one's epoch."""
     segment_id = SegmentName.from_path(segment).segment_id
     while True:
         layout = await session.directory.layout(topic_of_segment(segment), deadline)
-        if layout.epoch >= epoch and segment_id <= max(layout.segments, default=-1):
+        if layout.has_lost(segment) or (layout.epoch >= epoch and segment_id <= max(layout.segments, default=-1)):
             return
         if deadline.passed:
             raise deadline.expired(f"waiting for a layout of epoch {epoch} that has segment://{segment}")
@@ -390,4 +392,7 @@ def _trimmed(trimmed: str) -> pb.TrimmedData:
 
 
 def _gone(segment: str) -> DataTrimmed:
-    return DataTrimmed(f"segment://{segment} has gone from its topic: retention took all of it")
+    return DataTrimmed(
+        f"segment://{segment} has gone from its topic: retention took all of it, or the topic was "
+        "deleted and made again"
+    )

@@ -286,4 +286,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="no simulated topic has that many segments",
     ),
+    Mutant(
+        name="made-again-and-not-listed",
+        rule="a list of topics has one that was made again, also where a process knows of its deletion alone (X2)",
+        section="§10",
+        file="segments/layout/layout_service.py",
+        old=" and known.deleting and known.life == record.create_revision",
+        new=" and known.deleting",
+        tests=(
+            "tests/segments/layout/test_layout_service.py::"
+            "test_x2_a_topic_made_again_is_listed_by_a_process_that_knows_of_the_deletion_alone",
+        ),
+        why_tests="nobody lists topics there while one is made again",
+    ),
 )

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from segments.controller.controller_service import ControllerService
 from segments.layout import layout_service
@@ -147,6 +148,26 @@ async def test_a_topic_just_created_is_never_denied_by_a_process_that_lags() -> 
         assert (await client.call(WATCH_LAYOUT)).layout.exists
         names = (await client.call(pb.Command(list_topics=pb.ListTopics()))).names
         assert list(names.names) == [str(TOPIC)]
+
+
+@virtual_time
+async def test_x2_a_topic_made_again_is_listed_by_a_process_that_knows_of_the_deletion_alone() -> None:
+    """▲ Who reads all topics would leave it out, and show a transaction over it and another one by half."""
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        store, client, key = served.process.store, await served.client(), keys.topic(TOPIC.path)
+        await client.call(CREATE)
+        deleting = replace(create_record(2, policies={}, created_ms=0), deleting_ms=1)
+        await store.commit(Commit(puts=(Put(key, encode(deleting)),)))
+        await until(lambda: (known := served.process.directory.topic(TOPIC.path)) is not None and known.deleting)
+        served.process.directory_fates.watch_lag_s = 30.0
+        list_topics = pb.Command(list_topics=pb.ListTopics())
+        assert not (await client.call(list_topics)).names.names
+        await store.commit(Commit(deletes=(Delete(key),)))
+        later = create_record(1, policies={}, created_ms=0, first_segment_id=2)
+        await store.commit(Commit(puts=(Put(key, encode(later)),)))
+        assert list((await client.call(list_topics)).names.names) == [str(TOPIC)]
+        assert served.process.directory.topics()[TOPIC.path].deleting
 
 
 @virtual_time

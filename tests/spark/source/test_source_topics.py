@@ -14,6 +14,9 @@ import pytest
 
 import txnclient.sync
 from pyspark_txnstore.shared.offsets import decode_offset
+from pyspark_txnstore.shared.options import SourceOptions
+from pyspark_txnstore.source.columns import SCHEMA
+from pyspark_txnstore.source.source import BatchReader
 from tests.spark.micro_batches import Start, commit, numbered, send, values
 from tests.spark.service import Service
 from tests.waiting import wait_until
@@ -142,6 +145,65 @@ def test_a_deleted_topic_is_a_loss(start: Start, sync_client: txnclient.sync.Cli
     with pytest.raises(DataTrimmed, match="failOnDataLoss"):
         strict.next()
     assert values(loose.next()) == [b"third"]
+
+
+def test_the_last_topic_of_a_pattern_is_a_loss_like_the_others(
+    start: Start, service: Service, sync_client: txnclient.sync.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """▲ There is no cut of no topic: a query would wait, and `availableNow` end well, with rows that nobody has
+    read."""
+    a = f"{topic}-a"
+    sync_client.create_topic(a)
+    send(sync_client, a, [b"read"])
+    query = start(topicsPattern=f"{topic}-.*")
+    assert values(query.next()) == [b"read"]
+    send(sync_client, a, [b"unread"])
+    sync_client.delete_topic(a)
+    for ask in (query.next, query.available_now):
+        with pytest.raises(DataTrimmed, match=f"{a}: read so far, and now deleted or not asked for"):
+            ask()
+        query.restart()
+    begins = {"service.url": service.url, "topicsPattern": f"{topic}-.*", "startingOffsets": query.offsets[-1]}
+    with pytest.raises(DataTrimmed, match=f"{a}: read so far"):
+        BatchReader(SourceOptions.parse(begins, use="read"), SCHEMA).partitions()
+    query.restart(failOnDataLoss="false")
+    assert [query.next(), query.next(), query.available_now()] == [None, None, []]
+    assert [a in record.getMessage() for record in caplog.records] == [True]
+    query.restart()
+    sync_client.create_topic(a)
+    send(sync_client, a, [b"new"])
+    assert values(query.next()) == [b"new"]
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_query_gets_over_a_planned_batch_of_a_topic_that_is_deleted(
+    start: Start,
+    sync_client: txnclient.sync.Client,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    is_made_again: bool,
+) -> None:
+    """▲ Each restart begins with that batch. The layout of the former topic is never reached by the one made again."""
+    a, b = (f"{topic}-{letter}" for letter in "ab")
+    for one in (a, b):
+        sync_client.create_topic(one)
+    sync_client.split(sync_client.describe_topic(b).active[0].name)
+    query = start(topics=f"{a},{b}")
+    for some in ([b"first"], [b"second"]):
+        send(sync_client, a, some)
+        send(sync_client, b, some)
+        assert values(query.next()) == some * 2
+    sync_client.delete_topic(b)
+    if is_made_again:
+        sync_client.create_topic(b)
+        send(sync_client, b, [b"third"])
+    query.restart()
+    with pytest.raises(DataTrimmed, match=f"{b}: in the checkpoint's last batch, and deleted since"):
+        query.replay(1)
+    query.restart(failOnDataLoss="false")
+    assert values(query.replay(1)) == [b"second"]
+    assert f"{b}: in the checkpoint's last batch" in caplog.text
+    assert (values(query.next()) == [b"third"]) if is_made_again else (query.next() is None)
 
 
 # Retention
@@ -284,6 +346,21 @@ def test_min_partitions_parts_large_segments_and_loses_nothing(
     assert values(query.next()) == numbered("a", 40)
     assert len(query.partitions(0)) == 4
     assert len(query.replay(0)) == 40
+
+
+def test_min_partitions_part_what_is_read_again_too(
+    start: Start, sync_client: txnclient.sync.Client, topic: str
+) -> None:
+    """What a transaction wrote before the batch in which it is shown, and what has come since, are of one segment."""
+    sync_client.create_topic(topic)
+    query = start(minPartitions="4")
+    with sync_client.transaction() as txn:
+        send(sync_client, topic, numbered("a", 40), txn)
+        send(sync_client, topic, [b"between"])
+        assert values(query.next()) == [b"between"]
+    send(sync_client, topic, [b"since"])
+    assert values(query.next()) == [*numbered("a", 40), b"since"]
+    assert len(query.partitions(1)) == 4
 
 
 def test_a_large_value_is_one_row_whatever_parts_the_segment(

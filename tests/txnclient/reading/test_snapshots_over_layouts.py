@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.reading.changing_layouts import (
     LEFT,
+    PATH,
     RIGHT,
     ROOT,
     SPLIT,
@@ -23,6 +25,7 @@ from tests.txnclient.scripted_server import TOPIC
 from tests.waiting import until
 from txnclient import Snapshot
 from txnclient.reading.reader import behind
+from txnclient.reading.snapshot import Span
 from txnwire.ids import EARLIEST, Position
 from txnwire.snapshot import SegmentBounds, TopicBounds
 
@@ -85,6 +88,23 @@ async def test_x2_what_retention_took_with_its_segment_is_not_left_out_silently(
         cluster.become(GONE)
         with pytest.raises(txnclient.InvalidArgument, match="does not exist any more"):
             await client.reader(TOPIC, start=start or "earliest", end=end)
+
+
+@virtual_time
+async def test_a_snapshot_of_a_topic_that_was_made_again_is_not_waited_for() -> None:
+    """▲ The new topic counts its layouts from 1 again: it may never have as many as the former one had."""
+    async with connected() as (cluster, _, client):
+        cluster.lost_id = 2
+        cluster.become({f"{PATH}/0000-ffff-3": ("ACTIVE", (), ())})
+        former = snapshot(5, left=at(1), right=at(1))
+        for start, end in (("earliest", former), (former, None), (former, former)):
+            with pytest.raises(txnclient.InvalidArgument, match="its topic was deleted and made again"):
+                await client.reader(TOPIC, start=start, end=end)
+        span = Span(snapshot(4, left=EMPTY), former)
+        read: dict[str, Any] = {"after": EARLIEST, "end": Position(1, 1), "span": span}
+        with pytest.raises(txnclient.DataTrimmed, match="the topic was deleted and made again"):
+            await anext(client.read_entries(LEFT, **read))
+        assert [some async for some in client.read_entries(LEFT, **read, trimmed="skip")] == []
 
 
 @virtual_time
