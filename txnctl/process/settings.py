@@ -258,3 +258,8 @@ def host_and_port(address: str, *, part: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidArgument(f"{part} {address!r}: expected host:port")
     return host, int(port)
+
+
+def bare_host(host: str) -> str:
+    """Without the brackets of an IPv6 address, as sockets take it."""
+    return host.removeprefix("[").removesuffix("]")
