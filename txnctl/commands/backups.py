@@ -16,7 +16,7 @@ from txnctl.commands.output import Format, Output, cell, counted, say, show_json
 from txnctl.commands.running import run
 from txnctl.process import logs
 from txnctl.process.settings import load
-from txnwire.errors import InvalidArgument
+from txnwire.errors import DataCorrupt, InvalidArgument
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="folder of the backups, on another disk")]
 Etcd = Annotated[str | None, typer.Option(help="etcd endpoints, comma-separated")]
 EtcdPrefix = Annotated[str | None, typer.Option(help="put before every key")]
+COLUMNS = ("backup", "taken", "files", "bytes", "revision")
+
 Config = Annotated[Path | None, typer.Option(help="TOML file with any of the settings")]
 
 
 def backup(
     folder: Folder,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="afterwards keep so many of the newest backups; default: all")
+        int | None, typer.Option(min=1, help="keep so many of the newest backups, drop the older ones; default: all")
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="make none: read all that is there, and list it")] = False,
     etcd: Etcd = None,
@@ -54,15 +56,22 @@ def backup(
 
     async def check_all() -> int:
         backups = BackupFolder(path)
-        backups.owner()
-        rows = []
-        with _progress() as status:
+        rows: list[dict[str, object]] = []
+        damaged: list[str] = []
+        with backups.locked(), _progress() as status:
             for name in backups.whole():
-                _, manifest = backups.read(name)
-                await verify_backup(backups, name, manifest, status.update)
-                rows.append(_row(name, manifest))
-        columns = ["backup", "taken", "files", "bytes", "revision"]
+                try:
+                    _, manifest = backups.read(name)
+                    await verify_backup(backups, name, manifest, status.update)
+                except DataCorrupt as error:
+                    damaged.append(f"{name}: {error}")
+                    rows.append({**dict.fromkeys(COLUMNS), "backup": name, "error": str(error)})
+                else:
+                    rows.append(_row(name, manifest))
+        columns = [*COLUMNS, *["error"] * bool(damaged)]
         show_rows(rows, columns, output, empty=f"{path} holds no whole backup")
+        if damaged:
+            raise DataCorrupt(f"{len(damaged)} of {len(rows)} backups cannot be restored: {'; '.join(damaged)}")
         return 0 if rows else 1
 
     async def work() -> int:

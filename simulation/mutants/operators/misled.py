@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+INTERRUPTED = "tests/txnctl/backup/test_interrupted_backups.py::test_"
 NO_OPERATOR = "the simulation has no operator, no shell and no directories"
 
 
@@ -43,5 +44,77 @@ MUTANTS: tuple[Mutant, ...] = (
         "    except (OSError, HTTPException) as error:\n",
         "    except OSError as error:\n",
         "tests/txnctl/commands/test_health.py::test_what_answers_no_http_is_not_healthy",
+    ),
+    _mutant(
+        "failed-backups-pile-up",
+        "a backup that failed leaves no copy of etcd behind the next one",
+        "txnctl/backup/folder.py",
+        "        for name in self.unfinished():\n            for path in",
+        "        for name in ():\n            for path in",
+        f"{INTERRUPTED}backups_that_fail_one_after_the_other_leave_one_copy_of_etcd_at_most",
+    ),
+    _mutant(
+        "room-is-made-too-late",
+        "older backups are dropped before the next one needs their room",
+        "txnctl/backup/taking.py",
+        "                await in_thread(lambda: _keep_newest(folder, keep))  # first",
+        "                pass  # first",
+        f"{INTERRUPTED}fewer_kept_backups_make_room_for_the_next",
+    ),
+    _mutant(
+        "unfinished-copies-dropped",
+        "what an unfinished backup has copied stays for the next one",
+        "txnctl/backup/folder.py",
+        "        used |= {self._object(one) for name in self.unfinished() for one in self.noted(name)}\n",
+        "",
+        f"{INTERRUPTED}what_an_unfinished_backup_has_copied_stays_for_the_next",
+    ),
+    _mutant(
+        "lock-ends-before-the-repair",
+        "a restore holds its backups until it is whole",
+        "txnctl/backup/restoring.py",
+        "    with backups.locked():  # ▲ to the end",
+        "    if True:  # ▲ to the end",
+        f"{INTERRUPTED}a_restore_holds_its_backups_until_it_is_whole",
+    ),
+    _mutant(
+        "ended-restore-writes-on",
+        "a restore that is ended writes nothing more",
+        "txnctl/backup/restoring.py",
+        "in_thread(restore, stop=progress.stop)",
+        "asyncio.to_thread(restore)",
+        f"{INTERRUPTED}a_restore_that_is_ended_writes_nothing_more",
+    ),
+    _mutant(
+        "ended-without-its-thread",
+        "a command that is ended waits for its thread, and keeps its lock meanwhile",
+        "txnctl/backup/progress.py",
+        "        await asyncio.gather(running, return_exceptions=True)\n",
+        "",
+        f"{INTERRUPTED}who_is_ended_waits_for_its_thread",
+    ),
+    _mutant(
+        "restore-in-place-of-a-mount",
+        "a folder that the restored one cannot replace is refused before anything is copied",
+        "txnctl/backup/restoring.py",
+        "    if folder.is_symlink() or folder.is_mount():\n",
+        "    if False:\n",
+        f"{INTERRUPTED}a_folder_that_cannot_be_replaced_is_refused_before_anything_is_copied",
+    ),
+    _mutant(
+        "verify-ends-at-the-first-damage",
+        "each backup is told whether it can be restored",
+        "txnctl/commands/backups.py",
+        '                    damaged.append(f"{name}: {error}")\n',
+        "                    raise\n",
+        f"{INTERRUPTED}verify_tells_of_each_backup_whether_it_can_be_restored",
+    ),
+    _mutant(
+        "verify-beside-a-backup",
+        "nobody verifies backups while another process takes one or drops some",
+        "txnctl/commands/backups.py",
+        "        with backups.locked(), _progress() as status:\n",
+        "        backups.owner()\n        with _progress() as status:\n",
+        f"{INTERRUPTED}verify_tells_of_each_backup_whether_it_can_be_restored",
     ),
 )
