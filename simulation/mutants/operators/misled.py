@@ -117,4 +117,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "        backups.owner()\n        with _progress() as status:\n",
         f"{INTERRUPTED}verify_tells_of_each_backup_whether_it_can_be_restored",
     ),
+    _mutant(
+        "backup-has-an-hour",
+        "the Job of a backup has time for all of its data",
+        "charts/txnstore/values.yaml",
+        "  deadlineSeconds: 86400\n",
+        "  deadlineSeconds: 3600\n",
+        "tests/charts/test_values.py::test_a_backup_has_time_for_all_its_data_and_one_that_fails_is_not_made_again",
+    ),
+    _mutant(
+        "failed-backup-is-repeated",
+        "the Job of a backup that names damage does not take further ones, which push older ones out",
+        "charts/txnstore/templates/etcd/backup.yaml",
+        "      backoffLimit: 0\n",
+        "      backoffLimit: 2\n",
+        "tests/charts/test_values.py::test_a_backup_has_time_for_all_its_data_and_one_that_fails_is_not_made_again",
+    ),
+    _mutant(
+        "full-disk-without-an-alert",
+        "an alert tells of a disk on which sends are refused",
+        "charts/txnstore/files/alerts.yaml",
+        "        expr: max(txnstore_disk_refuses_new) == 1\n",
+        "        expr: max(txnstore_disk_refuses_new) == 2\n",
+        "tests/charts/test_alert_rules.py::test_each_alert_fires_on_what_it_warns_of_and_not_before",
+    ),
 )
