@@ -6,6 +6,7 @@ Everything is a process of its own, supervised and restarted like in a real clus
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +15,19 @@ from pathlib import Path
 from txnctl.launch.preflight import FolderLock, expect_free
 from txnctl.launch.probe import wait_cluster_ready
 from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
-from txnctl.process.settings import host_and_port
+from txnctl.process.settings import ENVIRONMENT, host_and_port
 from txnstore.etcd.embedded_etcd import EtcdCommand, free_port, wait_etcd_ready
 from txnwire.errors import InvalidArgument
 
 CONTROL = "server"
 ETCD = "etcd"
 DEFAULT_TCIDS = 16
+OF_OTHER_SERVERS = (
+    "config",
+    *("advertise", "etcd_prefix", "etcd_user", "etcd_password", "etcd_ca", "etcd_cert", "etcd_key"),
+)
+"""▲ Variables that say where the servers of another cluster are, in whose environment this one is started: clients
+would be led to those, and write and delete there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +138,9 @@ class DevCluster:
         command = [sys.executable, "-P", "-m", "txnctl", "serve", "--roles", roles, "--id", name, "--listen", listen]
         command += ["--etcd", self.etcd_url, "--data-dir", str(self._settings.data_dir / "data"), *more]
         command += ["--allow-development-etcd", *self._settings.server_flags]
-        return ChildSpec(name=name, command=command, log_path=self._log(name))
+        foreign = {f"{ENVIRONMENT}{setting}".lower() for setting in OF_OTHER_SERVERS}
+        without = dict.fromkeys(variable for variable in os.environ if variable.lower() in foreign)
+        return ChildSpec(name=name, command=command, log_path=self._log(name), environment=without)
 
     def _control_spec(self) -> ChildSpec:
         return self._serve(CONTROL, "coordinator,controller,admin", self.listen, "--admin-listen", self.admin)

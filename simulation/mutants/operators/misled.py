@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 INTERRUPTED = "tests/txnctl/backup/test_interrupted_backups.py::test_"
+STRANGE = "tests/txnctl/commands/test_strange_text.py::test_"
 NO_OPERATOR = "the simulation has no operator, no shell and no directories"
 
 
@@ -118,27 +119,36 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{INTERRUPTED}verify_tells_of_each_backup_whether_it_can_be_restored",
     ),
     _mutant(
-        "backup-has-an-hour",
-        "the Job of a backup has time for all of its data",
-        "charts/txnstore/values.yaml",
-        "  deadlineSeconds: 86400\n",
-        "  deadlineSeconds: 3600\n",
-        "tests/charts/test_values.py::test_a_backup_has_time_for_all_its_data_and_one_that_fails_is_not_made_again",
+        "dev-where-another-cluster-is",
+        "servers of `txnctl dev` do not take an address of another cluster from the environment",
+        "txnctl/launch/dev.py",
+        ", environment=without)",
+        ")",
+        "tests/txnctl/launch/test_dev_environment.py::"
+        "test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is",
     ),
     _mutant(
-        "failed-backup-is-repeated",
-        "the Job of a backup that names damage does not take further ones, which push older ones out",
-        "charts/txnstore/templates/etcd/backup.yaml",
-        "      backoffLimit: 0\n",
-        "      backoffLimit: 2\n",
-        "tests/charts/test_values.py::test_a_backup_has_time_for_all_its_data_and_one_that_fails_is_not_made_again",
+        "names-that-rule-the-terminal",
+        "free text of clients stays in its cell",
+        "txnctl/commands/output.py",
+        "printable(str(value))",
+        "str(value)",
+        f"{STRANGE}free_text_of_clients_stays_in_its_cell",
     ),
     _mutant(
-        "full-disk-without-an-alert",
-        "an alert tells of a disk on which sends are refused",
-        "charts/txnstore/files/alerts.yaml",
-        "        expr: max(txnstore_disk_refuses_new) == 1\n",
-        "        expr: max(txnstore_disk_refuses_new) == 2\n",
-        "tests/charts/test_alert_rules.py::test_each_alert_fires_on_what_it_warns_of_and_not_before",
+        "unreadable-input-awaited",
+        "produce ends where its input cannot be read",
+        "txnctl/commands/piping.py",
+        "        except (TxnError, OSError) as error:",
+        "        except TxnError as error:",
+        f"{STRANGE}input_that_cannot_be_read_ends_produce",
+    ),
+    _mutant(
+        "empty-prefix-forgets-all",
+        "an empty prefix does not forget every name of the cluster",
+        "txnctl/commands/names.py",
+        '    if prefix == "":',
+        '    if prefix == "-":',
+        f"{STRANGE}an_empty_prefix_does_not_forget_every_name_of_the_cluster",
     ),
 )

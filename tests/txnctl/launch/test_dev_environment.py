@@ -1,0 +1,26 @@
+"""What servers of `txnctl dev` take from the environment that it is started in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from txnctl.launch.dev import DevCluster, DevSettings
+
+FOREIGN = ("TXN_ADVERTISE", "txn_etcd_user", "TXN_ETCD_PASSWORD", "TXN_ETCD_PREFIX", "TXN_CONFIG")
+
+
+def test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started in the environment of a server, such as by tests in its container: clients would be led to that one."""
+    for name in FOREIGN:
+        monkeypatch.setenv(name, "broker-1.example.org:6651")
+    monkeypatch.setenv("TXN_LEASE_TTL_S", "5")
+    cluster = DevCluster(DevSettings(data_dir=tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", etcd_port=0))
+    for name in ("server", "broker-1"):
+        found = cluster.children[name].spec.whole_environment()
+        assert not set(FOREIGN) & found.keys()
+        assert found["TXN_LEASE_TTL_S"] == "5"
+        assert "PATH" in found
