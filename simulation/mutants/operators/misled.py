@@ -6,6 +6,10 @@ from simulation.mutants.mutant import Mutant
 
 INTERRUPTED = "tests/txnctl/backup/test_interrupted_backups.py::test_"
 STRANGE = "tests/txnctl/commands/test_strange_text.py::test_"
+DROPPED = (
+    "tests/txnctl/checking/test_dropped_lists.py::"
+    "test_c12_the_list_of_a_repair_that_was_cut_off_and_repeated_has_all_that_was_aborted"
+)
 NO_OPERATOR = "the simulation has no operator, no shell and no directories"
 
 
@@ -150,5 +154,29 @@ MUTANTS: tuple[Mutant, ...] = (
         '    if prefix == "":',
         '    if prefix == "-":',
         f"{STRANGE}an_empty_prefix_does_not_forget_every_name_of_the_cluster",
+    ),
+    _mutant(
+        "list-of-a-cut-off-repair-forgotten",
+        "the list of a repeated repair has what the interrupted one has aborted",
+        "txnctl/checking/repair.py",
+        "        self.dropped_list.go_on(self._interrupted, picture)\n",
+        "",
+        DROPPED,
+    ),
+    _mutant(
+        "dropped-before-it-is-listed",
+        "a repair lists what it drops before it drops it",
+        "txnctl/checking/dropping.py",
+        "        self._repair.dropped_list.write()\n",
+        "",
+        DROPPED,
+    ),
+    _mutant(
+        "aborted-before-it-is-listed",
+        "a repair lists what it aborts before it aborts it",
+        "txnctl/checking/repair.py",
+        "        self._report_lost()\n        self.dropped_list.write()\n",
+        "        self._report_lost()\n",
+        DROPPED,
     ),
 )
