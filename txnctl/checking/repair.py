@@ -20,7 +20,7 @@ from segments.log.ledger_pages import ListPage, cut
 from txnctl.checking import raising
 from txnctl.checking.dropped_list import BEGUN_AFTER, DroppedList
 from txnctl.checking.dropping import SHOWN, Dropping, few
-from txnctl.checking.picture import Picture, take_picture
+from txnctl.checking.picture import Picture, expect_readable, take_picture
 from txnctl.checking.rewound import (
     Adopted,
     Doomed,
@@ -96,8 +96,9 @@ class Repair:
     async def run(self, why: str) -> list[Finding]:
         """Returns what was found and done, in words. `why`: the reason why etcd is unfit. Raises `StoreUnavailable`,
         `DataCorrupt`, `LedgerFailed`; then run it again."""
-        begun = await self._begin(why)
         self.on_progress("etcd")
+        expect_readable(await take_picture(self._store), LEASED)  # before anything is changed
+        begun = await self._begin(why)
         picture = await take_picture(self._store)
         on_disk = await self._on_disk()
         counted = {}

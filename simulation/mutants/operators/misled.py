@@ -10,6 +10,9 @@ DROPPED = (
     "tests/txnctl/checking/test_dropped_lists.py::"
     "test_c12_the_list_of_a_repair_that_was_cut_off_and_repeated_has_all_that_was_aborted"
 )
+UNREADABLE = (
+    "tests/txnctl/checking/test_unreadable_records.py::test_e8_what_cannot_be_read_is_not_repaired_as_if_it_were_lost"
+)
 NO_OPERATOR = "the simulation has no operator, no shell and no directories"
 
 
@@ -178,5 +181,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self._report_lost()\n        self.dropped_list.write()\n",
         "        self._report_lost()\n",
         DROPPED,
+    ),
+    _mutant(
+        "unreadable-is-lost",
+        "a repair changes nothing where etcd holds a record that it cannot read",
+        "txnctl/checking/picture.py",
+        "    if unreadable:\n",
+        "    if False:\n",
+        UNREADABLE,
+    ),
+    _mutant(
+        "unreadable-is-noticed-too-late",
+        "a repair notices what it cannot read before it makes etcd unfit",
+        "txnctl/checking/repair.py",
+        "        expect_readable(await take_picture(self._store), LEASED)  # before anything is changed\n"
+        "        begun = await self._begin(why)\n",
+        "        begun = await self._begin(why)\n        expect_readable(await take_picture(self._store), LEASED)\n",
+        UNREADABLE,
     ),
 )
