@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from txnctl.backup.manifest import BackupManifest
+    from txnctl.backup.restoring import Restored
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="folder of the backups, on another disk")]
 Etcd = Annotated[str | None, typer.Option(help="etcd endpoints, comma-separated")]
@@ -137,7 +139,7 @@ def restore(
         )
         if output is Format.TABLE:
             say(f"{restored.folder}: restored from backup {restored.name} of {_time(restored.manifest)}")
-            say(f"start it with: txnctl dev --data-dir {restored.folder}" if to else "start the processes again")
+            say(f"start it with: {_start(restored)}" if to else "start the processes again")
         return 1 if restored.checked.findings else 0
 
     run(work())
@@ -162,6 +164,13 @@ def _row(name: str, manifest: BackupManifest) -> dict[str, object]:
         "bytes": manifest.bytes,
         "revision": manifest.etcd.revision,
     }
+
+
+def _start(restored: Restored) -> str:
+    """▲ Without the prefix of its keys the servers would look into an empty part of etcd."""
+    prefix = restored.manifest.prefix
+    variable = f"TXN_ETCD_PREFIX={shlex.quote(prefix)} " if prefix else ""
+    return f"{variable}txnctl dev --data-dir {shlex.quote(str(restored.folder))}"
 
 
 def _time(manifest: BackupManifest) -> str:

@@ -22,12 +22,9 @@ from txnwire.errors import InvalidArgument
 CONTROL = "server"
 ETCD = "etcd"
 DEFAULT_TCIDS = 16
-OF_OTHER_SERVERS = (
-    "config",
-    *("advertise", "etcd_prefix", "etcd_user", "etcd_password", "etcd_ca", "etcd_cert", "etcd_key"),
-)
-"""▲ Variables that say where the servers of another cluster are, in whose environment this one is started: clients
-would be led to those, and write and delete there."""
+OF_OTHER_SERVERS = ("config", "advertise")
+"""▲ Variables that say where a server of another cluster is, in whose environment this one is started: clients would be
+led there, and write and delete. Those of how to work with etcd stay: a folder that was restored may need them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,4 +199,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "        begun = await self._begin(why)\n        expect_readable(await take_picture(self._store), LEASED)\n",
         UNREADABLE,
     ),
+    _mutant(
+        "restored-without-its-prefix",
+        "a restored cluster is started with the prefix of its keys",
+        "txnctl/commands/backups.py",
+        ' if prefix else ""\n',
+        ' if not prefix else ""\n',
+        f"{INTERRUPTED}a_restored_cluster_is_started_with_the_prefix_of_its_keys",
+    ),
 )

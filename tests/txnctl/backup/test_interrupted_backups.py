@@ -211,3 +211,10 @@ async def test_verify_tells_of_each_backup_whether_it_can_be_restored(folders: F
     with folders.backups.locked():
         refused = await txnctl(*words)
     assert (refused.code, "under way" in refused.err) == (1, True), refused
+
+
+async def test_a_restored_cluster_is_started_with_the_prefix_of_its_keys(folders: Folders, tmp_path: Path) -> None:
+    await folders.back_up()
+    done = await txnctl("restore", str(folders.backups.path), "--to", str(tmp_path / "new one"))
+    prefix = folders.settings.etcd_prefix
+    assert f"start it with: TXN_ETCD_PREFIX={prefix} txnctl dev --data-dir '{tmp_path}/new one'" in done.out, done

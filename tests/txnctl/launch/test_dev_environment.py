@@ -8,7 +8,7 @@ import pytest
 
 from txnctl.launch.dev import DevCluster, DevSettings
 
-FOREIGN = ("TXN_ADVERTISE", "txn_etcd_user", "TXN_ETCD_PASSWORD", "TXN_ETCD_PREFIX", "TXN_CONFIG")
+FOREIGN = ("TXN_ADVERTISE", "txn_advertise", "TXN_CONFIG")
 
 
 def test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is(
@@ -18,9 +18,10 @@ def test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is(
     for name in FOREIGN:
         monkeypatch.setenv(name, "broker-1.example.org:6651")
     monkeypatch.setenv("TXN_LEASE_TTL_S", "5")
+    monkeypatch.setenv("TXN_ETCD_PREFIX", "/shop")
     cluster = DevCluster(DevSettings(data_dir=tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", etcd_port=0))
     for name in ("server", "broker-1"):
         found = cluster.children[name].spec.whole_environment()
         assert not set(FOREIGN) & found.keys()
-        assert found["TXN_LEASE_TTL_S"] == "5"
+        assert (found["TXN_LEASE_TTL_S"], found["TXN_ETCD_PREFIX"]) == ("5", "/shop")
         assert "PATH" in found
