@@ -15,13 +15,12 @@ from pathlib import Path
 from txnctl.launch.preflight import FolderLock, expect_free
 from txnctl.launch.probe import wait_cluster_ready
 from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
-from txnctl.process.settings import ENVIRONMENT, host_and_port
+from txnctl.process.settings import ENVIRONMENT, host_and_port, load
 from txnstore.etcd.embedded_etcd import EtcdCommand, free_port, wait_etcd_ready
 from txnwire.errors import InvalidArgument
 
 CONTROL = "server"
 ETCD = "etcd"
-DEFAULT_TCIDS = 16
 OF_OTHER_SERVERS = ("config", "advertise")
 """▲ Variables that say where a server of another cluster is, in whose environment this one is started: clients would be
 led there, and write and delete. Those of how to work with etcd stay: a folder that was restored may need them."""
@@ -51,6 +50,7 @@ class DevCluster:
         if settings.brokers < 1:
             raise InvalidArgument(f"--brokers {settings.brokers}: expected at least 1")
         self._settings = settings
+        self._tcids = load(None).tcids  # as its servers read it from the environment
         self.listen = _chosen(settings.listen, part="--listen")
         self.admin = _chosen(settings.admin, part="--admin")
         self.etcd_port = settings.etcd_port or free_port()
@@ -117,7 +117,7 @@ class DevCluster:
         """Waits until every coordinator, the controller and all brokers serve. Raises `Timeout` saying what is
         missing."""
         await wait_cluster_ready(
-            self.listen, brokers=self._settings.brokers, coordinators=DEFAULT_TCIDS, timeout_s=timeout_s
+            self.listen, brokers=self._settings.brokers, coordinators=self._tcids, timeout_s=timeout_s
         )
 
     def _log(self, name: str) -> Path:

@@ -162,10 +162,11 @@ def load(config_file: Path | None, **flags: Any) -> ServerSettings:
         settings = ServerSettings(**chosen)
     except ValidationError as error:
         wrong = [
-            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}, found {one['input']!r}"
+            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}, found "
+            f"{'***' if one['loc'][:1] in [(name,) for name in SECRET] else repr(one['input'])}"
             for one in error.errors()
         ]
-        raise InvalidArgument("wrong settings: " + "; ".join(wrong)) from error
+        raise InvalidArgument("wrong settings: " + "; ".join(wrong)) from None  # its own text has the values
     etcd_settings(settings).addresses()
     return settings
 

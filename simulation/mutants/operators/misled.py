@@ -13,6 +13,7 @@ DROPPED = (
 UNREADABLE = (
     "tests/txnctl/checking/test_unreadable_records.py::test_e8_what_cannot_be_read_is_not_repaired_as_if_it_were_lost"
 )
+CLEANING = "tests/pytest_txnstore/test_cleaning.py::test_"
 NO_OPERATOR = "the simulation has no operator, no shell and no directories"
 
 
@@ -206,5 +207,38 @@ MUTANTS: tuple[Mutant, ...] = (
         ' if prefix else ""\n',
         ' if not prefix else ""\n',
         f"{INTERRUPTED}a_restored_cluster_is_started_with_the_prefix_of_its_keys",
+    ),
+    _mutant(
+        "other-topics-stay",
+        "a topic that cannot be deleted behind a test does not keep the others",
+        "pytest_txnstore/namespace.py",
+        '                    error.add_note(f"{topic} stays")\n',
+        "                    raise\n",
+        f"{CLEANING}a_topic_that_cannot_be_deleted_does_not_keep_the_others",
+    ),
+    _mutant(
+        "tests-as-a-user-of-etcd",
+        "a cluster for tests is not told how servers of its environment are known to their etcd",
+        "pytest_txnstore/cluster.py",
+        ' and not name.upper().startswith("TXN_ETCD_")',
+        "",
+        f"{CLEANING}a_cluster_for_tests_is_not_told_how_servers_here_are_known_to_their_etcd",
+    ),
+    _mutant(
+        "password-in-the-error",
+        "a password is not told with what is wrong of it",
+        "txnctl/process/settings.py",
+        "one['loc'][:1] in [(name,) for name in SECRET]",
+        "one['loc'][:1] in [()]",
+        "tests/txnctl/process/test_settings.py::test_a_password_is_not_told_with_what_is_wrong_of_it",
+    ),
+    _mutant(
+        "dev-waits-for-ids-that-are-none",
+        "a cluster of this machine is ready with as many coordinator ids as the environment says",
+        "txnctl/launch/dev.py",
+        "load(None).tcids",
+        "16",
+        "tests/txnctl/launch/test_dev_environment.py::"
+        "test_a_cluster_is_ready_with_as_many_coordinator_ids_as_the_environment_says",
     ),
 )

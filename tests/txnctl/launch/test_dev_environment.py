@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import process_cluster
 from txnctl.launch.dev import DevCluster, DevSettings
 
 FOREIGN = ("TXN_ADVERTISE", "txn_advertise", "TXN_CONFIG")
@@ -25,3 +26,12 @@ def test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is(
         assert not set(FOREIGN) & found.keys()
         assert (found["TXN_LEASE_TTL_S"], found["TXN_ETCD_PREFIX"]) == ("5", "/shop")
         assert "PATH" in found
+
+
+@pytest.mark.process
+async def test_a_cluster_is_ready_with_as_many_coordinator_ids_as_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXN_TCIDS", "2")
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.wait_ready(timeout_s=5.0)
