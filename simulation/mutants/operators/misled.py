@@ -14,6 +14,7 @@ UNREADABLE = (
     "tests/txnctl/checking/test_unreadable_records.py::test_e8_what_cannot_be_read_is_not_repaired_as_if_it_were_lost"
 )
 CLEANING = "tests/pytest_txnstore/test_cleaning.py::test_"
+ONE_BACKUP = "tests/charts/test_values.py::test_a_backup_has_time_for_all_its_data_and_one_that_fails_is_not_made_again"
 NO_OPERATOR = "the simulation has no operator, no shell and no directories"
 
 
@@ -240,5 +241,29 @@ MUTANTS: tuple[Mutant, ...] = (
         "16",
         "tests/txnctl/launch/test_dev_environment.py::"
         "test_a_cluster_is_ready_with_as_many_coordinator_ids_as_the_environment_says",
+    ),
+    _mutant(
+        "backup-has-an-hour",
+        "the Job of a backup has time for all of its data",
+        "charts/txnstore/values.yaml",
+        "  deadlineSeconds: 86400\n",
+        "  deadlineSeconds: 3600\n",
+        ONE_BACKUP,
+    ),
+    _mutant(
+        "failed-backup-is-repeated",
+        "the Job of a backup that names damage does not take further ones, which push older ones out",
+        "charts/txnstore/templates/etcd/backup.yaml",
+        "      backoffLimit: 0\n",
+        "      backoffLimit: 2\n",
+        ONE_BACKUP,
+    ),
+    _mutant(
+        "full-disk-without-an-alert",
+        "an alert tells of a disk on which sends are refused",
+        "charts/txnstore/files/alerts.yaml",
+        "        expr: max(txnstore_disk_refuses_new) == 1\n",
+        "        expr: max(txnstore_disk_refuses_new) == 2\n",
+        "tests/charts/test_alert_rules.py::test_each_alert_fires_on_what_it_warns_of_and_not_before",
     ),
 )
