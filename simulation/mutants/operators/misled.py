@@ -15,6 +15,7 @@ UNREADABLE = (
 )
 CLEANING = "tests/pytest_txnstore/test_cleaning.py::test_"
 ONE_BACKUP = "tests/charts/test_values.py::test_a_backup_has_time_for_all_its_data_and_one_that_fails_is_not_made_again"
+PROBES = "tests/charts/test_etcd_probes.py::test_"
 NO_OPERATOR = "the simulation has no operator, no shell and no directories"
 
 
@@ -265,5 +266,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "        expr: max(txnstore_disk_refuses_new) == 1\n",
         "        expr: max(txnstore_disk_refuses_new) == 2\n",
         "tests/charts/test_alert_rules.py::test_each_alert_fires_on_what_it_warns_of_and_not_before",
+    ),
+    _mutant(
+        "full-etcd-is-killed",
+        "an etcd at its quota goes on for the compaction that makes room",
+        "charts/txnstore/templates/etcd/statefulset.yaml",
+        "          livenessProbe:\n            httpGet:\n              path: /health?exclude=NOSPACE&",
+        "          livenessProbe:\n            httpGet:\n              path: /health?",
+        f"{PROBES}an_etcd_at_its_quota_is_not_killed_nor_left_out",
+    ),
+    _mutant(
+        "full-etcd-is-not-started",
+        "a cluster of this machine starts with an etcd at its quota",
+        "txnstore/etcd/embedded_etcd.py",
+        "GET /health?exclude=NOSPACE HTTP",
+        "GET /health HTTP",
+        f"{PROBES}an_etcd_at_its_quota_is_started_again",
     ),
 )
