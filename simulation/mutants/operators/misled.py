@@ -283,4 +283,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "GET /health HTTP",
         f"{PROBES}an_etcd_at_its_quota_is_started_again",
     ),
+    _mutant(
+        "check-of-an-empty-prefix",
+        "a check of a part of etcd that holds no cluster says so",
+        "txnctl/checking/everything.py",
+        "            elif mark.read() is not None:\n",
+        "            elif False:\n",
+        "tests/txnctl/commands/test_check_elsewhere.py::"
+        "test_a_forgotten_prefix_is_told_in_place_of_ledgers_that_nobody_knows",
+    ),
 )
