@@ -68,8 +68,16 @@ async def restore_whole(backups: BackupFolder, name: str | None, to: Path, on_pr
         etcd = EmbeddedEtcd(EtcdCommand(data_dir=made / "etcd", client_port=free_port()), log_path=made / "etcd.log")
         await etcd.start()
         try:
+            # ▲ Without the certificates of the environment, which are for the etcd that was backed up: this one has no
+            # TLS. A user may be needed: whether etcd asks for one is in the snapshot.
             settings = ServerSettings(
-                etcd=etcd.url, etcd_prefix=manifest.prefix, data_dir=made / "data", allow_development_etcd=True
+                etcd=etcd.url,
+                etcd_prefix=manifest.prefix,
+                data_dir=made / "data",
+                allow_development_etcd=True,
+                etcd_ca=None,
+                etcd_cert=None,
+                etcd_key=None,
             )
             await _announce(settings, folder_id, to / "data")
             checked = await check_everything(settings, on_progress, repair=True)

@@ -21,9 +21,10 @@ from txnwire.errors import InvalidArgument
 
 CONTROL = "server"
 ETCD = "etcd"
-OF_OTHER_SERVERS = ("config", "advertise")
+OF_OTHER_SERVERS = ("config", "advertise", "etcd_ca", "etcd_cert", "etcd_key")
 """▲ Variables that say where a server of another cluster is, in whose environment this one is started: clients would be
-led there, and write and delete. Those of how to work with etcd stay: a folder that was restored may need them."""
+led there, and write and delete; and certificates, for this etcd has no TLS. A user and a prefix stay: a folder that was
+restored may need them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +51,11 @@ class DevCluster:
         if settings.brokers < 1:
             raise InvalidArgument(f"--brokers {settings.brokers}: expected at least 1")
         self._settings = settings
-        self._tcids = load(None).tcids  # as its servers read it from the environment
         self.listen = _chosen(settings.listen, part="--listen")
         self.admin = _chosen(settings.admin, part="--admin")
         self.etcd_port = settings.etcd_port or free_port()
+        # As its servers read it from the environment; an endpoint without a scheme goes with certificates and without.
+        self._tcids = load(None, etcd=f"127.0.0.1:{self.etcd_port}").tcids
         self._lock = FolderLock(settings.data_dir)
         self._etcd = EtcdCommand(data_dir=settings.data_dir / "etcd", client_port=self.etcd_port)
         self._supervisor = Supervisor([self._etcd_spec(), self._control_spec(), *self._broker_specs()])

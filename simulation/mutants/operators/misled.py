@@ -238,7 +238,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "dev-waits-for-ids-that-are-none",
         "a cluster of this machine is ready with as many coordinator ids as the environment says",
         "txnctl/launch/dev.py",
-        "load(None).tcids",
+        'load(None, etcd=f"127.0.0.1:{self.etcd_port}").tcids',
         "16",
         "tests/txnctl/launch/test_dev_environment.py::"
         "test_a_cluster_is_ready_with_as_many_coordinator_ids_as_the_environment_says",
@@ -291,5 +291,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "            elif False:\n",
         "tests/txnctl/commands/test_check_elsewhere.py::"
         "test_a_forgotten_prefix_is_told_in_place_of_ledgers_that_nobody_knows",
+    ),
+    _mutant(
+        "restored-by-foreign-certificates",
+        "a restore works with its own etcd without the certificates of another one",
+        "txnctl/backup/restoring.py",
+        "                etcd_ca=None,\n",
+        "",
+        f"{INTERRUPTED}a_restore_holds_its_backups_until_it_is_whole",
     ),
 )

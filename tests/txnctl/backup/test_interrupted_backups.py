@@ -107,9 +107,13 @@ async def test_what_an_unfinished_backup_has_copied_stays_for_the_next(folders: 
     assert folders.backups.is_there(copied)
 
 
-async def test_a_restore_holds_its_backups_until_it_is_whole(folders: Folders, tmp_path: Path) -> None:
-    """Another one into the same folder would take away what this one repairs."""
+async def test_a_restore_holds_its_backups_until_it_is_whole(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one into the same folder would take away what this one repairs. The environment is that of servers whose
+    etcd has TLS."""
     await folders.back_up()
+    monkeypatch.setenv("TXN_ETCD_CA", __file__)
     told: list[str] = []
 
     def beside(what: str) -> None:

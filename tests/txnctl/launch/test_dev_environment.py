@@ -9,7 +9,7 @@ import pytest
 from tests.processes import process_cluster
 from txnctl.launch.dev import DevCluster, DevSettings
 
-FOREIGN = ("TXN_ADVERTISE", "txn_advertise", "TXN_CONFIG")
+FOREIGN = ("TXN_ADVERTISE", "txn_advertise", "TXN_CONFIG", "TXN_ETCD_CA")
 
 
 def test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is(
@@ -17,7 +17,7 @@ def test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is(
 ) -> None:
     """Started in the environment of a server, such as by tests in its container: clients would be led to that one."""
     for name in FOREIGN:
-        monkeypatch.setenv(name, "broker-1.example.org:6651")
+        monkeypatch.setenv(name, "broker-1.example.org:6651" if name.upper() == "TXN_ADVERTISE" else __file__)
     monkeypatch.setenv("TXN_LEASE_TTL_S", "5")
     monkeypatch.setenv("TXN_ETCD_PREFIX", "/shop")
     cluster = DevCluster(DevSettings(data_dir=tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", etcd_port=0))
