@@ -93,8 +93,12 @@ def _command(folder: Path) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Without a settings file of the user's own servers."""
-    return {name: value for name, value in (SHORT_GRACES | dict(os.environ)).items() if name != "TXN_CONFIG"}
+    """Without a settings file of the user's own servers, and without how those are known to their etcd."""
+    return {
+        name: value
+        for name, value in (SHORT_GRACES | dict(os.environ)).items()
+        if name != "TXN_CONFIG" and not name.upper().startswith("TXN_ETCD_")
+    }
 
 
 def _ready(process: subprocess.Popen[bytes], log: Path) -> str:

@@ -53,10 +53,17 @@ class PytestNamespace:
         return txnclient.sync.connect(self.url, **options)
 
     def clean(self) -> None:
-        """Delete the namespace's topics, also those that are in use. Raises `TxnError`s: what stays is told."""
+        """Delete the namespace's topics, also those that are in use. Raises the first `TxnError` once all others are
+        gone: what stays is told."""
+        failed: list[txnclient.TxnError] = []
         with self.connect_sync(client_name="pytest", timeout=CLEAN_TIMEOUT_S) as client:
             for topic in client.list_topics(f"{self.path}/"):
                 try:
                     client.delete_topic(topic, force=True)
                 except txnclient.TopicNotFound:
                     continue  # the test's own deletion, which was under way
+                except txnclient.TxnError as error:
+                    error.add_note(f"{topic} stays")
+                    failed.append(error)
+        if failed:
+            raise failed[0]

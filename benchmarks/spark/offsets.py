@@ -20,7 +20,7 @@ from benchmarks.scale import Scale
 from benchmarks.spark.session import finished, in_thread, spark_session
 from pyspark_txnstore.shared.offsets import encode_offset
 from txnclient.reading.snapshot import Snapshot
-from txnctl.launch.dev import DEFAULT_TCIDS
+from txnctl.process.settings import ServerSettings
 from txnwire.ids import TxnId
 
 HELD = "topic://public/bench/held"
@@ -70,9 +70,9 @@ def _kib(cut: Snapshot) -> float:
 
 def _far_apart(count: int) -> tuple[TxnId, ...]:
     chance, found = Random(1), list[TxnId]()
-    for tcid in range(DEFAULT_TCIDS):
+    for tcid in range(tcids := ServerSettings().tcids):
         counter = 0
-        for _ in range(count // DEFAULT_TCIDS):
+        for _ in range(count // tcids):
             counter += chance.randint(1, 2 * FAR_APART)
             found.append(TxnId(tcid, counter))
     return tuple(found)

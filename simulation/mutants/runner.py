@@ -26,7 +26,7 @@ from simulation.mutants.mutant import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
     "txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "pyspark_txnstore", "txnctl",
-    "simulation", "tests", "tools", "conftest.py", "pyproject.toml",
+    "pytest_txnstore", "charts", "simulation", "tests", "tools", "conftest.py", "pyproject.toml",
 )  # fmt: skip
 ACCIDENT = re.compile(r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError|UnboundLocalError|Nondeterminism)\b")
 SEED_S = 300.0

@@ -29,6 +29,7 @@ from simulation.mutants.operators import (
     copies,
     edges,
     judges,
+    misled,
     repairs,
     server_processes,
     spark,
@@ -119,6 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *copies.MUTANTS,
     *server_processes.MUTANTS,
     *judges.MUTANTS,
+    *misled.MUTANTS,
     *seldom_met.MUTANTS,
     *endless_waits.MUTANTS,
 )

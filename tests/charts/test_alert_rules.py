@@ -15,6 +15,7 @@ import yaml
 
 from tests.charts.prometheus import program
 from tests.charts.rendering import CHART
+from txnctl.metrics.catalogue import catalogue
 
 RULES = CHART / "files" / "alerts.yaml"
 
@@ -98,6 +99,9 @@ CASES = {
     "NewTransactionsRefused": Case(
         {f"txnstore_store_refuses_new{{{POD}}}": "1x120"}, {f"txnstore_store_refuses_new{{{POD}}}": "0x120"}
     ),
+    "SendsRefused": Case(
+        {f"txnstore_disk_refuses_new{{{POD}}}": "1x120"}, {f"txnstore_disk_refuses_new{{{POD}}}": "0x120"}
+    ),
     "NamesAlmostFull": Case(
         {'txnstore_transaction_names{names="a"}': "81x120", 'txnstore_transaction_names_allowed{names="a"}': "100x120"},
         {
@@ -161,6 +165,13 @@ async def test_promtool_takes_the_rules() -> None:
 async def test_each_alert_fires_on_what_it_warns_of_and_not_before(tmp_path: Path) -> None:
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(unit_tests()))
     await promtool("test", "rules", str(tmp_path / "tests.yaml"))
+
+
+def test_whatever_refuses_new_work_has_an_alert() -> None:
+    """Such a process is ready: nothing else tells of it."""
+    refusals = {one.name for one in catalogue() if one.name.endswith("_refuses_new")}
+    asked = {name for one in rules().values() for name in re.findall(r"\w+_refuses_new", one["expr"])}
+    assert refusals == asked
 
 
 def test_each_alert_has_a_case() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from helm_python.chart import lint
 
-from tests.charts.rendering import CASES, CHART, ROOT, Object, chart, pod_templates, render
+from tests.charts.rendering import CASES, CHART, ROOT, Object, chart, of_kind, pod_templates, render
 from txnctl.metrics.catalogue import catalogue
 from txnctl.metrics.metric import MetricKind
 from txnctl.process.settings import ServerSettings, load
@@ -180,6 +180,16 @@ def test_an_external_etcd_is_reached_over_tls_as_a_user() -> None:
         assert found["TXN_ETCD_CERT"] == "/etc/txnstore/etcd-tls/tls.crt"
         assert found["TXN_ETCD_KEY"] == "/etc/txnstore/etcd-tls/tls.key"
         assert found["TXN_ETCD_PASSWORD"]["secretKeyRef"] == {"name": "txnstore-etcd-user", "key": "password"}
+
+
+def test_a_backup_has_time_for_all_its_data_and_one_that_fails_is_not_made_again() -> None:
+    """It fails also where it names a damaged ledger, and is whole: its repetitions would push older ones out."""
+    (job,) = of_kind(render({"backup": {"enabled": True}}), "CronJob")
+    once = job["spec"]["jobTemplate"]["spec"]
+    assert once["activeDeadlineSeconds"] >= 24 * 3600
+    assert once["backoffLimit"] == 0
+    (ignored,) = once["podFailurePolicy"]["rules"]
+    assert (ignored["action"], ignored["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
 
 
 def test_alerts_of_the_chart_are_those_of_the_operations_page() -> None:

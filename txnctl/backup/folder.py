@@ -82,7 +82,9 @@ class BackupFolder:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise NotAllowed(f"another backup into {self.path} is under way: wait for its end") from None
+                raise NotAllowed(
+                    f"another backup into {self.path}, or a restore from it, is under way: wait for its end"
+                ) from None
             yield
         finally:
             os.close(descriptor)
@@ -136,18 +138,23 @@ class BackupFolder:
         shutil.rmtree(self.backups / name)
 
     def drop_unused(self) -> int:
-        """Delete contents that no backup names; returns how many. Raises `DataCorrupt` for a damaged manifest: nobody
-        knows what that one needs."""
+        """Delete contents that no backup names, nor an unfinished one, which the next goes on with; returns how many.
+        Raises `DataCorrupt` for a damaged manifest: nobody knows what that one needs."""
         used = {self._object(one) for name in self.whole() for one in self.read(name)[1].files}
+        used |= {self._object(one) for name in self.unfinished() for one in self.noted(name)}
         unused = [path for path in self.objects.rglob("*") if path.is_file() and path not in used]
         for path in unused:
             path.unlink()
         return len(unused)
 
     def drop_leftovers(self) -> None:
-        """Delete what a kill has left half written."""
+        """Delete what a kill has left half written, and copies of etcd without a manifest, which nobody can use: runs
+        that fail one after the other, for want of room say, would fill the disk with them."""
         for path in self.objects.rglob("*.tmp-*"):
             if path.is_file():  # a topic may be called so
+                path.unlink()
+        for name in self.unfinished():
+            for path in (self.backups / name).glob(f"{ETCD}*"):
                 path.unlink()
 
     # ---- files ----

@@ -1,9 +1,12 @@
-"""What a backup or a restore says while it works."""
+"""What a backup or a restore says while it works, and how its threads end before it does."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
@@ -17,17 +20,40 @@ def size_text(size: float) -> str:
     raise AssertionError("unreachable")
 
 
+class Stopped(Exception):
+    """Ends a thread whose command was ended."""
+
+
+async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda: None) -> T:
+    """Like `asyncio.to_thread`, but who is cancelled asks the thread by `stop` to end, and waits for that.
+
+    ▲ A thread that goes on writes beside the next command, which has the folder's lock by then."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stop()
+        await asyncio.gather(running, return_exceptions=True)
+        raise
+
+
 class CopyProgress:
-    """Counts files and bytes of one step, and tells `on_progress`."""
+    """Counts files and bytes of one step, and tells `on_progress`. After `stop` the next `add` raises `Stopped`."""
 
     def __init__(self, on_progress: Callable[[str], None], what: str, files: int, size: int) -> None:
         self._on_progress = on_progress
         self._what = what
         self._files, self._of_files = 0, files
         self._size, self._of_size = 0, size
+        self._stopped = False
         self.add(0, files=0)
 
+    def stop(self) -> None:
+        self._stopped = True
+
     def add(self, size: int, *, files: int = 1) -> None:
+        if self._stopped:
+            raise Stopped
         self._files += files
         self._size += size
         share = 100 * self._size // max(self._of_size, 1)

@@ -25,7 +25,7 @@ from segments.ledger.ledger_files import (
 from txnctl.backup.etcd_files import restore_etcd
 from txnctl.backup.folder import BackupFolder, pieces_of, write_whole
 from txnctl.backup.manifest import BackupManifest
-from txnctl.backup.progress import CopyProgress
+from txnctl.backup.progress import CopyProgress, in_thread, size_text
 from txnctl.backup.taking import verify_backup
 from txnctl.checking.everything import Checked, check_everything, connect_etcd
 from txnctl.process.settings import ServerSettings
@@ -37,7 +37,7 @@ from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.records import DataFolder, Incarnation, decode, encode
 from txnstore.store import Commit, MetadataStore, Put, unchanged_since
 from txnwire.clock import SystemRandom
-from txnwire.errors import DataCorrupt, NotAllowed
+from txnwire.errors import DataCorrupt, NotAllowed, StoreFull
 
 RESTORING: Final = ".restoring"
 """End of the name of a folder that is being restored."""
@@ -60,23 +60,31 @@ async def restore_whole(backups: BackupFolder, name: str | None, to: Path, on_pr
     """Makes `to`, as `txnctl dev` has it: `to/etcd` and `to/data`. Raises `InvalidArgument`, `NotAllowed` (there is
     something), `DataCorrupt` (the backup is damaged), `InternalError` (etcd's tool), `OSError`."""
     expect_empty(to)
-    with backups.locked():
+    with backups.locked():  # ▲ to the end: another restore into this folder would take away what this one has made
         chosen, manifest = await _verified(backups, name, on_progress)
-        made = await asyncio.to_thread(_begin, to)
+        made = await in_thread(lambda: _begin(to, manifest.bytes))
         await restore_etcd(backups.etcd_path(chosen), made / "etcd")
         folder_id = await _restore_ledgers(backups, manifest, made / "data", on_progress)
-    etcd = EmbeddedEtcd(EtcdCommand(data_dir=made / "etcd", client_port=free_port()), log_path=made / "etcd.log")
-    await etcd.start()
-    try:
-        settings = ServerSettings(
-            etcd=etcd.url, etcd_prefix=manifest.prefix, data_dir=made / "data", allow_development_etcd=True
-        )
-        await _announce(settings, folder_id, to / "data")
-        checked = await check_everything(settings, on_progress, repair=True)
-    finally:
-        await etcd.stop()
-    (made / "etcd.log").unlink()
-    await asyncio.to_thread(_end, made, to)
+        etcd = EmbeddedEtcd(EtcdCommand(data_dir=made / "etcd", client_port=free_port()), log_path=made / "etcd.log")
+        await etcd.start()
+        try:
+            # ▲ Without the certificates of the environment, which are for the etcd that was backed up: this one has no
+            # TLS. A user may be needed: whether etcd asks for one is in the snapshot.
+            settings = ServerSettings(
+                etcd=etcd.url,
+                etcd_prefix=manifest.prefix,
+                data_dir=made / "data",
+                allow_development_etcd=True,
+                etcd_ca=None,
+                etcd_cert=None,
+                etcd_key=None,
+            )
+            await _announce(settings, folder_id, to / "data")
+            checked = await check_everything(settings, on_progress, repair=True)
+        finally:
+            await etcd.stop()
+        (made / "etcd.log").unlink()
+        await in_thread(lambda: _end(made, to))
     return Restored(chosen, manifest, to, checked)
 
 
@@ -91,16 +99,23 @@ async def restore_beside(
         chosen, manifest = await _verified(backups, name, on_progress)
         settings = settings.model_copy(update={"etcd_prefix": settings.etcd_prefix or manifest.prefix})
         await _expect_restored(settings, manifest, backups.etcd_path(chosen))
-        made = await asyncio.to_thread(_begin, to)
+        made = await in_thread(lambda: _begin(to, manifest.bytes - manifest.etcd.size))
         folder_id = await _restore_ledgers(backups, manifest, made, on_progress)
-    await _announce(settings, folder_id, to)  # ▲ first: without it no broker could use the folder, nor a repair mend it
-    await asyncio.to_thread(_end, made, to)
-    checked = await check_everything(settings, on_progress, repair=True)
+        # ▲ First: without it no broker could use the folder, nor a repair mend it.
+        await _announce(settings, folder_id, to)
+        await in_thread(lambda: _end(made, to))
+        checked = await check_everything(settings, on_progress, repair=True)
     return Restored(chosen, manifest, to, checked)
 
 
 def expect_empty(folder: Path) -> None:
-    """Raises `NotAllowed` if there is something."""
+    """Raises `NotAllowed` if there is something, or the folder that is made beside cannot take this one's place."""
+    if folder.is_symlink() or folder.is_mount():
+        what = "a symbolic link" if folder.is_symlink() else "where a disk is mounted"
+        raise NotAllowed(
+            f"{folder} is {what}, and a restore takes a folder's place as a whole: name a folder in it that does not "
+            "exist yet"
+        )
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -123,12 +138,16 @@ async def _verified(backups: BackupFolder, name: str | None, on_progress: OnProg
     return chosen, manifest
 
 
-def _begin(to: Path) -> Path:
-    """An empty folder beside `to`; what an interrupted restore has left there goes."""
+def _begin(to: Path, size: int) -> Path:
+    """An empty folder beside `to`; what an interrupted restore has left there goes. Raises `StoreFull` if `size` bytes
+    have no room."""
     made = to.absolute().with_name(f".{to.absolute().name}{RESTORING}")
     if made.exists():
         shutil.rmtree(made)
     make_directories(made)
+    free = shutil.disk_usage(made).free
+    if size > free:
+        raise StoreFull(f"{to}: {size_text(size)} are to be restored and {size_text(free)} are free: make room")
     return made
 
 
@@ -176,7 +195,7 @@ async def _restore_ledgers(
         replace_file(data_dir / FILE, msgspec.json.encode(mark) + b"\n")
         return folder_id
 
-    return await asyncio.to_thread(restore)
+    return await in_thread(restore, stop=progress.stop)
 
 
 async def _expect_restored(settings: ServerSettings, manifest: BackupManifest, snapshot: Path) -> None:

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +23,7 @@ from segments.ledger.ledger_files import reader_of
 from txnctl.backup.folder import BackupFolder, verify_file
 from txnctl.backup.ledger_sources import SourceLedger, ledger_ids, ledgers_of, segment_folders, source_file
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
-from txnctl.backup.progress import CopyProgress, size_text
+from txnctl.backup.progress import CopyProgress, in_thread, size_text
 from txnctl.checking.everything import connect_etcd, folder_of_ledgers
 from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import Mark, StoreMark
@@ -63,10 +64,12 @@ async def take_backup(
         folder = BackupFolder(to)
         await asyncio.to_thread(folder.claim, identity.id, identity.former)
         with folder.locked():
+            if keep is not None:
+                await in_thread(lambda: _keep_newest(folder, keep))  # first: it may be what makes room for this one
             taking = _Taking(store, settings, data_dir, folder, on_progress)
             taken = await taking.run(identity, mark)
             if keep is not None:
-                await asyncio.to_thread(_keep_newest, folder, keep)
+                await in_thread(lambda: _keep_newest(folder, keep))
             return taken
     finally:
         await store.close()
@@ -121,7 +124,7 @@ class _Taking:
 
     async def run(self, identity: Incarnation, mark: Mark) -> TakenBackup:
         now = datetime.now(UTC)
-        left = await asyncio.to_thread(self._recall)
+        left = await in_thread(self._recall)
         name = self._folder.begin(now.strftime("%Y%m%dT%H%M%SZ"))
         etcd = await self._copy_etcd(name)
         files, written = await self._copy_ledgers(name)
@@ -139,7 +142,7 @@ class _Taking:
             files=files,
             damaged=self._damaged,
         )
-        await asyncio.to_thread(self._folder.finish, name, manifest)
+        await in_thread(lambda: self._folder.finish(name, manifest))
         for one in left:
             await asyncio.to_thread(self._folder.discard, one)
         return TakenBackup(name, manifest, len(written), sum(one.size for one in written))
@@ -191,7 +194,8 @@ class _Taking:
         count = sum(len(one.files) for one in ledgers)
         progress = CopyProgress(self._on_progress, "copying ledgers", count, sum(one.size for one in ledgers))
         for folder in folders:
-            for file, is_new in await asyncio.to_thread(self._copy_segment, name, folder, progress):
+            copied = await in_thread(partial(self._copy_segment, name, folder, progress), stop=progress.stop)
+            for file, is_new in copied:
                 files.append(file)
                 if is_new:
                     written.append(file)
@@ -253,7 +257,7 @@ class _Taking:
         if new > free:
             raise StoreFull(
                 f"{self._folder.path}: {size_text(new)} are to be copied and {size_text(free)} are free: make room, "
-                "or drop older backups with --keep"
+                "or keep fewer backups: a smaller --keep drops older ones first"
             )
 
     # ---- verification ----

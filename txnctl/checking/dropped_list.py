@@ -7,6 +7,7 @@ had it: `owner`, `name`, `begun`, `committed`; `messages` of what its segments s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,9 @@ from typing import Final
 import msgspec
 
 from segments.ledger.ledger_files import replace_file
-from txnstore.records import COMMITTED, Header
+from txnctl.checking.picture import Picture
+from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_LOST, Header
+from txnwire.errors import DataCorrupt
 from txnwire.ids import TxnId
 
 OPEN_AT_BACKUP: Final = "open at the backup"
@@ -35,11 +38,16 @@ class Dropped(msgspec.Struct, kw_only=True):
 
 
 class DroppedList:
-    """`path`: of a repair's own file; an earlier repair's stays."""
+    """`path`: of a repair's own file; an earlier repair's stays.
+
+    ▲ It is written before the transactions are aborted: a repair that is repeated finds their headers aborted, and only
+    the list of the interrupted one tells which of them were committed or open before."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._all: dict[TxnId, Dropped] = {}
+        self._counted_before: dict[TxnId, dict[str, int]] = {}
+        """Messages by the list of an interrupted repair. It may have dropped them by now."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -52,6 +60,26 @@ class DroppedList:
             if header.state == COMMITTED:
                 found.was_committed, found.committed = True, _time(header.finalized_ms)
         self._all[txn_id] = found
+
+    def go_on(self, interrupted: Iterable[int], picture: Picture) -> None:
+        """Takes over what interrupted repairs of these numbers have listed, as far as it was aborted. Raises `OSError`,
+        `DataCorrupt`."""
+        for number in interrupted:
+            path = self.path.with_name(f"dropped-{number}.jsonl")
+            for line in path.read_bytes().splitlines() if path.exists() else ():
+                try:
+                    found = msgspec.json.decode(line, type=Dropped)
+                except msgspec.DecodeError as error:
+                    raise DataCorrupt(f"{path}: {error}: move it to another folder and repair again") from error
+                txn_id = TxnId.parse(found.txn)
+                if _was_aborted(found, picture.headers.get(txn_id)):
+                    self._counted_before[txn_id], found.messages = found.messages, {}
+                    self._all[txn_id] = found
+
+    def list_open(self, picture: Picture) -> None:
+        for txn_id, header in picture.headers.items():
+            if header.state == OPEN:
+                self.add(txn_id, OPEN_AT_BACKUP, header=header)
 
     def holds(self, txn_id: TxnId) -> bool:
         return txn_id in self._all
@@ -80,9 +108,19 @@ class DroppedList:
         )
 
     def write(self) -> None:
-        """Durable when it returns. Raises `OSError`."""
-        lines = [msgspec.json.encode(one) + b"\n" for _, one in sorted(self._all.items())]
-        replace_file(self.path, b"".join(lines))
+        """Durable when it returns; no file without a transaction. Raises `OSError`."""
+        lines = [msgspec.json.encode(self._counted(txn_id)) + b"\n" for txn_id in sorted(self._all)]
+        if lines:
+            replace_file(self.path, b"".join(lines))
+
+    def _counted(self, txn_id: TxnId) -> Dropped:
+        one = self._all[txn_id]
+        return msgspec.structs.replace(one, messages=self._counted_before.get(txn_id, {}) | one.messages)
+
+
+def _was_aborted(one: Dropped, header: Header | None) -> bool:
+    """Whether an interrupted repair has done what it had listed; no header: it may be collected by now."""
+    return header is None or (header.reason == REASON_LOST if one.because == LOST_PART else header.state == ABORTED)
 
 
 def _time(epoch_ms: int) -> str | None:

@@ -102,9 +102,11 @@ class Dropping:
             )
 
     async def _drop(self, found: Mapping[TxnId, str]) -> None:
+        for txn_id, why in found.items():
+            self._repair.dropped_list.add(txn_id, LOST_PART, header=self._picture.headers[txn_id], why=why)
+        self._repair.dropped_list.write()
         for number, (txn_id, why) in enumerate(found.items()):
             before = self._picture.headers[txn_id]
-            self._repair.dropped_list.add(txn_id, LOST_PART, header=before, why=why)
             header = msgspec.structs.replace(before, state=ABORTED, reason=REASON_LOST, writers=None)
             await self._repair.put(keys.txn(txn_id), header)
             self._picture.headers[txn_id] = header

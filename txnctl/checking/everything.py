@@ -40,8 +40,8 @@ async def check_everything(
 ) -> Checked:
     """Checks everything. With `repair`, first repairs an etcd restored from a backup, or a data folder older than etcd.
 
-    Raises `InvalidArgument` if it is no data folder: an empty result would look like a good one. Raises `NotAllowed`
-    for a repair with a folder that is not of this etcd's brokers."""
+    Raises `InvalidArgument` if it is no data folder, or etcd holds no cluster there: an empty result would look like a
+    good one. Raises `NotAllowed` for a repair with a folder that is not of this etcd's brokers."""
     data_dir = await folder_of_ledgers(settings)
     clock = SystemClock()
     mark = StoreMark(data_dir)
@@ -124,6 +124,12 @@ async def _why_unfit(settings: ServerSettings, mark: StoreMark) -> StoreUnfit | 
             revision, (record,) = await store.get_many([keys.INCARNATION])
             if record is not None:
                 mark.judge(decode(Incarnation, record.value, key=keys.INCARNATION), revision)
+            elif mark.read() is not None:
+                # ▲ Every ledger would be reported as unknown, or a cluster as sound that was not looked at.
+                raise InvalidArgument(
+                    f"etcd at {settings.etcd} holds no cluster under the prefix {settings.etcd_prefix!r}, and the "
+                    f"ledgers in {mark.folder} belong to one: name its etcd by --etcd, its prefix by --etcd-prefix"
+                )
         finally:
             await store.close()
     except StoreUnfit as error:

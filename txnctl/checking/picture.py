@@ -13,7 +13,7 @@ from txnstore import keys, records
 from txnstore.access.paging import in_pages
 from txnstore.store import KeyValue, MetadataStore
 from txnstore.writes.collection_transitions import OutcomeBitmap, read_outcomes
-from txnwire.errors import TxnError
+from txnwire.errors import DataCorrupt, TxnError
 from txnwire.ids import TxnId
 from txnwire.names import SegmentName, TopicName
 
@@ -277,6 +277,20 @@ async def take_picture(store: MetadataStore) -> Picture:
             async for page in pages:
                 picture.unknown += [record.key.decode(errors="replace") for record in page]
     return picture
+
+
+def expect_readable(picture: Picture, passing: Iterable[bytes]) -> None:
+    """Raises `DataCorrupt` for records that cannot be read, but those of the prefixes `passing`, which are nothing that
+    stays. ▲ What they tell of would be taken for lost: a topic's files set aside, a committed transaction aborted."""
+    starts = tuple(prefix.decode() for prefix in (*passing, keys.LOAD))
+    unreadable = [one for one in picture.unreadable if not one.startswith(starts)]
+    if unreadable:
+        more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+        raise DataCorrupt(
+            f"etcd holds records that cannot be read: {unreadable[0]}{more} (`check` lists them). Nothing is repaired: "
+            "what they tell of would count as lost. Is this program older than the servers? Then use theirs. If "
+            "records are damaged, delete those whose loss you accept, and repair again"
+        )
 
 
 def picture_of(revision: int, between: Callable[[bytes, bytes], Iterable[KeyValue]]) -> Picture:

@@ -18,9 +18,9 @@ from segments.ledger.sidecars import encode_sidecar
 from segments.log.dedup_footer import covered_by
 from segments.log.ledger_pages import ListPage, cut
 from txnctl.checking import raising
-from txnctl.checking.dropped_list import BEGUN_AFTER, OPEN_AT_BACKUP, DroppedList
+from txnctl.checking.dropped_list import BEGUN_AFTER, DroppedList
 from txnctl.checking.dropping import SHOWN, Dropping, few
-from txnctl.checking.picture import Picture, take_picture
+from txnctl.checking.picture import Picture, expect_readable, take_picture
 from txnctl.checking.rewound import (
     Adopted,
     Doomed,
@@ -83,6 +83,7 @@ class Repair:
         self.dropped_list = DroppedList(mark.folder / "dropped.jsonl")
         self._lost: dict[TxnId, int] = {}
         self._steps = 1
+        self._interrupted = range(0)
         self._floor = 0
         self._folder_revision = 0
         self._folder_is_older = False
@@ -95,14 +96,16 @@ class Repair:
     async def run(self, why: str) -> list[Finding]:
         """Returns what was found and done, in words. `why`: the reason why etcd is unfit. Raises `StoreUnavailable`,
         `DataCorrupt`, `LedgerFailed`; then run it again."""
-        begun = await self._begin(why)
         self.on_progress("etcd")
+        expect_readable(await take_picture(self._store), LEASED)  # before anything is changed
+        begun = await self._begin(why)
         picture = await take_picture(self._store)
         on_disk = await self._on_disk()
         counted = {}
         self.dropped_list = DroppedList(self._mark.folder / f"dropped-{begun.generation}.jsonl")
+        self.dropped_list.go_on(self._interrupted, picture)
+        self.dropped_list.list_open(picture)
         self._dropping = Dropping(self, picture)
-        self._list_open(picture)
         for segment in picture.segments():
             self.on_progress(f"files of {segment}")
             counted[segment] = await self._count(picture, segment, on_disk.pop(segment, ()))
@@ -113,12 +116,12 @@ class Repair:
             await self._repair_segment(picture, judge, segment, counted[segment])
         await self._set_orphans_aside(on_disk, begun.former[-1])
         self._report_lost()
+        self.dropped_list.write()
         await self._abort_open(picture)
         tcids = raising.tcids_of(picture, self._tcids, self._lost)
         used = raising.Used(tcids, [*picture.segments(), *on_disk], self._steps, begun.generation)
         self._floor = await raising.raise_ids(self._store, self.put, picture, used, self._floor)
         if self.dropped_list:
-            self.dropped_list.write()
             self.find("dropped", self.dropped_list.summary())
         self.find("ids", f"transaction ids of {tcids} coordinator ids, segment ids and all epochs were raised")
         await self._end(begun)
@@ -146,6 +149,8 @@ class Repair:
         self._folder_is_older = before.repair == BEGUN_OLDER if before.repair in BEGUN else revision >= mark.revision
         generation = max(before.generation, mark.generation) + 1
         self._steps = generation - before.generation
+        if before.repair in BEGUN:
+            self._interrupted = range(min(mark.generation + 1, before.generation), generation)
         self._floor = mark.segment_floor
         begun = Incarnation(
             id=f"{self._random.getrandbits(64):016x}",
@@ -466,11 +471,6 @@ class Repair:
         for txn_id, messages in list(self._lost.items())[:SHOWN]:
             known = ", known to have been committed" if txn_id in self._committed else ""
             self.find("transactions", f"{txn_id}: {messages} messages{known}")
-
-    def _list_open(self, picture: Picture) -> None:
-        for txn_id, header in picture.headers.items():
-            if header.state == OPEN:
-                self.dropped_list.add(txn_id, OPEN_AT_BACKUP, header=header)
 
     # ---- etcd -------------------------------------------------------------------------------------------------------
 

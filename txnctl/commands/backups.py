@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,23 +17,26 @@ from txnctl.commands.output import Format, Output, cell, counted, say, show_json
 from txnctl.commands.running import run
 from txnctl.process import logs
 from txnctl.process.settings import load
-from txnwire.errors import InvalidArgument
+from txnwire.errors import DataCorrupt, InvalidArgument
 
 if TYPE_CHECKING:
     from rich.status import Status
 
     from txnctl.backup.manifest import BackupManifest
+    from txnctl.backup.restoring import Restored
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="folder of the backups, on another disk")]
 Etcd = Annotated[str | None, typer.Option(help="etcd endpoints, comma-separated")]
 EtcdPrefix = Annotated[str | None, typer.Option(help="put before every key")]
+COLUMNS = ("backup", "taken", "files", "bytes", "revision")
+
 Config = Annotated[Path | None, typer.Option(help="TOML file with any of the settings")]
 
 
 def backup(
     folder: Folder,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="afterwards keep so many of the newest backups; default: all")
+        int | None, typer.Option(min=1, help="keep so many of the newest backups, drop the older ones; default: all")
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="make none: read all that is there, and list it")] = False,
     etcd: Etcd = None,
@@ -54,15 +58,22 @@ def backup(
 
     async def check_all() -> int:
         backups = BackupFolder(path)
-        backups.owner()
-        rows = []
-        with _progress() as status:
+        rows: list[dict[str, object]] = []
+        damaged: list[str] = []
+        with backups.locked(), _progress() as status:
             for name in backups.whole():
-                _, manifest = backups.read(name)
-                await verify_backup(backups, name, manifest, status.update)
-                rows.append(_row(name, manifest))
-        columns = ["backup", "taken", "files", "bytes", "revision"]
+                try:
+                    _, manifest = backups.read(name)
+                    await verify_backup(backups, name, manifest, status.update)
+                except DataCorrupt as error:
+                    damaged.append(f"{name}: {error}")
+                    rows.append({**dict.fromkeys(COLUMNS), "backup": name, "error": str(error)})
+                else:
+                    rows.append(_row(name, manifest))
+        columns = [*COLUMNS, *["error"] * bool(damaged)]
         show_rows(rows, columns, output, empty=f"{path} holds no whole backup")
+        if damaged:
+            raise DataCorrupt(f"{len(damaged)} of {len(rows)} backups cannot be restored: {'; '.join(damaged)}")
         return 0 if rows else 1
 
     async def work() -> int:
@@ -128,7 +139,7 @@ def restore(
         )
         if output is Format.TABLE:
             say(f"{restored.folder}: restored from backup {restored.name} of {_time(restored.manifest)}")
-            say(f"start it with: txnctl dev --data-dir {restored.folder}" if to else "start the processes again")
+            say(f"start it with: {_start(restored)}" if to else "start the processes again")
         return 1 if restored.checked.findings else 0
 
     run(work())
@@ -153,6 +164,13 @@ def _row(name: str, manifest: BackupManifest) -> dict[str, object]:
         "bytes": manifest.bytes,
         "revision": manifest.etcd.revision,
     }
+
+
+def _start(restored: Restored) -> str:
+    """▲ Without the prefix of its keys the servers would look into an empty part of etcd."""
+    prefix = restored.manifest.prefix
+    variable = f"TXN_ETCD_PREFIX={shlex.quote(prefix)} " if prefix else ""
+    return f"{variable}txnctl dev --data-dir {shlex.quote(str(restored.folder))}"
 
 
 def _time(manifest: BackupManifest) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Annotated
 
 import typer
+
+NO_ADMIN = "off"
+"""As in `txnctl.process.settings`, which takes too long to import."""
 
 ANY = ("0.0.0.0", "[::]", "")
 
@@ -20,15 +24,20 @@ def health(
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds to wait for the answer")] = 6.0,
 ) -> None:
     """Whether the server process here is ready; exit 1, and why, if it is not."""
+    if admin_listen == NO_ADMIN:
+        print("the server here has no HTTP (admin_listen is off): nothing tells whether it is ready")
+        raise typer.Exit(1)
     host, _, port = admin_listen.rpartition(":")
     host = "127.0.0.1" if host in ANY else host
     url = f"http://{host}:{port}/{'healthz' if alive else 'readyz'}"
+    # ▲ Container engines hand a proxy of the machine's on to every container: it knows nothing of this host.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:
+        with direct.open(url, timeout=timeout) as answer:
             print(answer.read().decode().strip())
     except urllib.error.HTTPError as error:
         print(error.read().decode().strip())
         raise typer.Exit(1) from error
-    except OSError as error:
-        print(f"nobody answers at {host}:{port}: {error}")
+    except (OSError, HTTPException) as error:
+        print(f"nobody answers at {host}:{port} as a server's HTTP does: {error!r}")
         raise typer.Exit(1) from error

@@ -11,7 +11,7 @@ from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, expect_yes
 from txnctl.commands.groups import group
 from txnctl.commands.output import Format, Output, show_done, show_rows
 from txnctl.commands.running import run
-from txnwire.errors import InvalidTxnState, NameNotFound
+from txnwire.errors import InvalidArgument, InvalidTxnState, NameNotFound
 
 app = group("Names of transactions: which are kept, and forgetting some.")
 
@@ -56,6 +56,8 @@ def delete(
     """Forget how transactions of these names ended. Whoever begins such a name again does its work again."""
     if (name is None) == (prefix is None):
         raise typer.BadParameter("name one, or a prefix of several with --prefix")
+    if prefix == "":  # ▲ a variable of a script that is not set: jobs of every namespace would run again
+        raise InvalidArgument("--prefix is empty, so every name of the cluster would go: name what they start with")
     what = f"the name {name}" if name is not None else f"all names that start with {prefix!r}"
     expect_yes(f"forget {what}? Whoever begins one again does its work again", yes=yes)
 

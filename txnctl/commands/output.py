@@ -7,6 +7,7 @@ apart, and there is no colour or frame, so that `awk` and `grep` work.
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
@@ -45,6 +46,10 @@ TITLES = {
 
 WHOLE_COLUMNS = 21
 """Cells up to the length of a transaction's id are never folded."""
+
+
+NOT_SHOWN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of control characters, marks of direction and the like, halves of pairs, ends of lines."""
 
 
 class Format(StrEnum):
@@ -140,7 +145,15 @@ def cell(value: Any, *, plain: bool = False) -> str:
         return str(value) if plain else f"{value:,.1f}"
     if isinstance(value, list | tuple):
         return ", ".join(cell(one, plain=plain) for one in value)
-    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value)
+    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Free text of clients (names, keys, notes, values), with what rules a terminal written out. ▲ A newline would
+    begin a row that is none, and an escape sequence hide one."""
+    return "".join(
+        one.encode("unicode_escape").decode() if unicodedata.category(one) in NOT_SHOWN else one for one in text
+    )
 
 
 def counted(number: int, one: str, many: str) -> str:

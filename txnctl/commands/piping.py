@@ -257,23 +257,27 @@ async def _stdin_chunks(splitter: Splitter) -> AsyncIterator[list[bytes]]:
 
     A daemon thread reads, because a blocked read of a terminal cannot be cancelled and must not keep Ctrl-C waiting.
     """
-    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[list[bytes] | TxnError | None](CHUNKS_AHEAD)
+    if sys.stdin is None:
+        raise InvalidArgument("standard input is closed: give produce the lines to send")
+    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[list[bytes] | TxnError | OSError | None](CHUNKS_AHEAD)
+    source = sys.stdin.fileno()
 
-    def hand_over(chunk: list[bytes] | TxnError | None) -> None:
+    def hand_over(chunk: list[bytes] | TxnError | OSError | None) -> None:
         asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
 
     def read() -> None:
         try:
-            while data := os.read(sys.stdin.fileno(), READ_BYTES):
+            while data := os.read(source, READ_BYTES):
                 hand_over(splitter.take(data))
-        except TxnError as error:
+        except (TxnError, OSError) as error:  # a folder, or a disk that fails; what was read of a line is no message
             hand_over(error)
+            return
         hand_over(splitter.rest())
         hand_over(None)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     while (chunk := await chunks.get()) is not None:
-        if isinstance(chunk, TxnError):
+        if isinstance(chunk, TxnError | OSError):
             raise chunk
         if chunk:
             yield chunk

@@ -10,7 +10,7 @@ import typer
 
 from txnctl.commands.asking import DEFAULT_URL, Url, asking
 from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, cell, say, show_done, show_json, show_rows
+from txnctl.commands.output import Format, Output, cell, printable, say, show_done, show_json, show_rows
 from txnctl.commands.running import run
 from txnctl.commands.typed import seconds
 from txnwire.ids import TxnId
@@ -147,14 +147,14 @@ def _describe(answer: dict[str, Any]) -> None:
     else:
         ended = f", ended {_when(header['finalized_ms'])}" if header["finalized_ms"] else ""
         deadline = "" if ended else f", aborted at the latest {_when(header['timeout_ms'])}"
-        print(f"owner {header['owner']}, begun {_when(header['created_ms'])}{ended}{deadline}")
+        print(f"owner {cell(header['owner'])}, begun {_when(header['created_ms'])}{ended}{deadline}")
         if header["name"] is not None:
             counted = "" if header["writers"] is None else f", {len(header['writers'])} writers count"
-            print(f"name {header['name']}{counted}")
+            print(f"name {printable(header['name'])}{counted}")
         if header["txn_key"] is not None:
-            print(f"transaction key {header['txn_key']}, epoch {header['key_epoch']}")
+            print(f"transaction key {printable(header['txn_key'])}, epoch {header['key_epoch']}")
     if answer.get("note"):  # ▲ a server of an earlier version sends none
-        print(f"note {answer['note']}")
+        print(f"note {printable(answer['note'])}")
     if "keep_ms" in answer:
         newest = ", and for ever while it is the newest commit of its prefix" if answer["keep_newest"] else ""
         print(f"how it ended is known for {timedelta(milliseconds=answer['keep_ms'])} after its end{newest}")

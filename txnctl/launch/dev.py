@@ -6,6 +6,7 @@ Everything is a process of its own, supervised and restarted like in a real clus
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +15,16 @@ from pathlib import Path
 from txnctl.launch.preflight import FolderLock, expect_free
 from txnctl.launch.probe import wait_cluster_ready
 from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
-from txnctl.process.settings import host_and_port
+from txnctl.process.settings import ENVIRONMENT, host_and_port, load
 from txnstore.etcd.embedded_etcd import EtcdCommand, free_port, wait_etcd_ready
 from txnwire.errors import InvalidArgument
 
 CONTROL = "server"
 ETCD = "etcd"
-DEFAULT_TCIDS = 16
+OF_OTHER_SERVERS = ("config", "advertise", "etcd_ca", "etcd_cert", "etcd_key")
+"""▲ Variables that say where a server of another cluster is, in whose environment this one is started: clients would be
+led there, and write and delete; and certificates, for this etcd has no TLS. A user and a prefix stay: a folder that was
+restored may need them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,8 @@ class DevCluster:
         self.listen = _chosen(settings.listen, part="--listen")
         self.admin = _chosen(settings.admin, part="--admin")
         self.etcd_port = settings.etcd_port or free_port()
+        # As its servers read it from the environment; an endpoint without a scheme goes with certificates and without.
+        self._tcids = load(None, etcd=f"127.0.0.1:{self.etcd_port}").tcids
         self._lock = FolderLock(settings.data_dir)
         self._etcd = EtcdCommand(data_dir=settings.data_dir / "etcd", client_port=self.etcd_port)
         self._supervisor = Supervisor([self._etcd_spec(), self._control_spec(), *self._broker_specs()])
@@ -113,7 +119,7 @@ class DevCluster:
         """Waits until every coordinator, the controller and all brokers serve. Raises `Timeout` saying what is
         missing."""
         await wait_cluster_ready(
-            self.listen, brokers=self._settings.brokers, coordinators=DEFAULT_TCIDS, timeout_s=timeout_s
+            self.listen, brokers=self._settings.brokers, coordinators=self._tcids, timeout_s=timeout_s
         )
 
     def _log(self, name: str) -> Path:
@@ -131,7 +137,9 @@ class DevCluster:
         command = [sys.executable, "-P", "-m", "txnctl", "serve", "--roles", roles, "--id", name, "--listen", listen]
         command += ["--etcd", self.etcd_url, "--data-dir", str(self._settings.data_dir / "data"), *more]
         command += ["--allow-development-etcd", *self._settings.server_flags]
-        return ChildSpec(name=name, command=command, log_path=self._log(name))
+        foreign = {f"{ENVIRONMENT}{setting}".lower() for setting in OF_OTHER_SERVERS}
+        without = dict.fromkeys(variable for variable in os.environ if variable.lower() in foreign)
+        return ChildSpec(name=name, command=command, log_path=self._log(name), environment=without)
 
     def _control_spec(self) -> ChildSpec:
         return self._serve(CONTROL, "coordinator,controller,admin", self.listen, "--admin-listen", self.admin)

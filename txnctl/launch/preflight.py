@@ -10,7 +10,7 @@ import os
 import socket
 from pathlib import Path
 
-from txnctl.process.settings import host_and_port
+from txnctl.process.settings import bare_host, host_and_port
 from txnwire.errors import InvalidArgument, NotAllowed
 
 LOCK_FILE = "lock"
@@ -55,7 +55,7 @@ def expect_free(address: str, *, part: str) -> None:
     """Raises `InvalidArgument` if `address` is not `host:port`, `NotAllowed` if it cannot be listened on."""
     host, port = host_and_port(address, part=part)
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, place = socket.getaddrinfo(bare_host(host), port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise InvalidArgument(f"{part} {address!r}: {host!r} is no host of this machine: {error.strerror}") from error
     with socket.socket(family, kind, protocol) as probe:

@@ -30,15 +30,19 @@ LOG_LINES, LOG_COLUMNS = 5, 300
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """One child: `command` and additions to the environment; output goes to `log_path`; `wait_ready` returns once it
-    serves (it must be cancellable) and is awaited at most `ready_timeout_s`."""
+    """One child: `command` and changes of the environment (None: without that variable); output goes to `log_path`;
+    `wait_ready` returns once it serves (it must be cancellable) and is awaited at most `ready_timeout_s`."""
 
     name: str
     command: Sequence[str]
     log_path: Path
     wait_ready: Callable[[], Awaitable[None]] | None = None
     ready_timeout_s: float = 30.0
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def whole_environment(self) -> dict[str, str]:
+        changed = {**os.environ, **self.environment}
+        return {name: value for name, value in changed.items() if value is not None}
 
 
 class Child:
@@ -114,7 +118,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
-                env={**os.environ, **self.spec.environment},
+                env=self.spec.whole_environment(),
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops children in order
             )
 

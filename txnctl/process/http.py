@@ -7,6 +7,7 @@ Nothing is collected between two scrapes.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
@@ -20,7 +21,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from txnctl.process.settings import host_and_port
+from txnctl.process.settings import bare_host, host_and_port
 from txnwire.errors import InvalidArgument
 
 ANSWER_WITHIN_S = 5.0
@@ -34,6 +35,12 @@ T = TypeVar("T")
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+
+class _ServerOfIPv6(_Server):
+    """▲ The standard library's server takes addresses of IPv4 alone. Bound to `::`, this one serves both."""
+
+    address_family = socket.AF_INET6
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -76,7 +83,8 @@ class HttpEndpoint:
         self._answer_within_s = answer_within_s
         host, port = host_and_port(listen, part="admin_listen")
         try:
-            self._server = _Server((host, port), _QuietHandler)
+            kind = _ServerOfIPv6 if host.startswith("[") else _Server
+            self._server = kind((bare_host(host), port), _QuietHandler)
         except OSError as error:
             raise InvalidArgument(f"cannot serve HTTP on {listen!r}: {error}") from error
         self._server.set_app(self._answer)

@@ -162,10 +162,11 @@ def load(config_file: Path | None, **flags: Any) -> ServerSettings:
         settings = ServerSettings(**chosen)
     except ValidationError as error:
         wrong = [
-            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}, found {one['input']!r}"
+            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}, found "
+            f"{'***' if one['loc'][:1] in [(name,) for name in SECRET] else repr(one['input'])}"
             for one in error.errors()
         ]
-        raise InvalidArgument("wrong settings: " + "; ".join(wrong)) from error
+        raise InvalidArgument("wrong settings: " + "; ".join(wrong)) from None  # its own text has the values
     etcd_settings(settings).addresses()
     return settings
 
@@ -258,3 +259,8 @@ def host_and_port(address: str, *, part: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidArgument(f"{part} {address!r}: expected host:port")
     return host, int(port)
+
+
+def bare_host(host: str) -> str:
+    """Without the brackets of an IPv6 address, as sockets take it."""
+    return host.removeprefix("[").removesuffix("]")

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_the_mutant_applies_and_compiles(mutant: Mutant) -> None:
     for path, text in mutant.mutated(ROOT):
         assert text != path.read_text()
-        compile(text, str(path), "exec")
+        if path.suffix == ".py":  # others are of the chart
+            compile(text, str(path), "exec")
 
 
 def test_names_are_unique_and_every_test_named_exists() -> None:

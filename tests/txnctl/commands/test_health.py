@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -59,6 +60,37 @@ async def test_a_process_that_is_not_ready_is_alive_and_says_why(process: tuple[
 
 async def test_nobody_there_is_not_healthy() -> None:
     done = await txnctl("health", "--admin-listen", f"127.0.0.1:{free_port()}")
+    assert done.code == 1
+    assert done.out.startswith("nobody answers at 127.0.0.1:")
+
+
+async def test_a_proxy_of_the_machine_is_not_asked_for_a_process_of_this_host(
+    process: tuple[Process, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker hands its client's proxies on to every container."""
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    done = await txnctl("health", "--admin-listen", process[1])
+    assert (done.code, done.out) == (0, "ready\n")
+
+
+async def test_a_process_without_http_is_told_from_one_that_does_not_answer() -> None:
+    done = await txnctl("health", "--admin-listen", "off")
+    assert (done.code, "admin_listen is off" in done.out) == (1, True)
+
+
+async def test_what_answers_no_http_is_not_healthy() -> None:
+    """Such as the port of clients, given by mistake."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\r\n")  # as HTTP/2 begins
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        done = await txnctl("health", "--admin-listen", f"127.0.0.1:{port}")
     assert done.code == 1
     assert done.out.startswith("nobody answers at 127.0.0.1:")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_roles_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_settings_are_named(flags: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
         load(None, **flags)
+
+
+def test_a_password_is_not_told_with_what_is_wrong_of_it(tmp_path: Path) -> None:
+    """The error is printed, and logged by whoever starts servers."""
+    config = tmp_path / "txnstore.toml"
+    config.write_text("etcd_password = 271828\n")
+    with pytest.raises(InvalidArgument, match=r"etcd_password: .* found \*\*\*") as raised:
+        load(config)
+    assert "271828" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""What the plugin deletes behind a test, and what its servers take from the environment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from pytest_txnstore.cluster import PytestCluster, _environment
+from pytest_txnstore.namespace import PytestNamespace
+from tests.cluster import InProcessCluster
+from txnstore import keys
+from txnstore.store import Commit, Put
+
+
+async def test_a_topic_that_cannot_be_deleted_does_not_keep_the_others(cluster: InProcessCluster) -> None:
+    """A shared cluster would gather them run by run."""
+    namespace = PytestNamespace.of_test(PytestCluster(cluster.url), "a test")
+    async with cluster.connect() as client:
+        for name in ("a", "b"):
+            await client.create_topic(namespace.topic(name))
+        unreadable = Put(keys.topic(f"{namespace.path}/a"), b"from elsewhere")
+        await cluster.servers["control"].store.commit(Commit(puts=(unreadable,)))
+        with pytest.raises(txnclient.TxnError):
+            await asyncio.to_thread(namespace.clean)
+        assert namespace.topic("b") not in await client.list_topics(f"{namespace.path}/")
+
+
+def test_a_cluster_for_tests_is_not_told_how_servers_here_are_known_to_their_etcd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TXN_CONFIG", "TXN_ETCD_USER", "TXN_ETCD_CA", "TXN_ETCD_PREFIX"):
+        monkeypatch.setenv(name, "of another cluster")
+    found = _environment()
+    assert not [name for name in found if name.startswith(("TXN_ETCD_", "TXN_CONFIG"))]
+    assert found["TXN_LEASE_TTL_S"] == "5"
