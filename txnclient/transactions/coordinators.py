@@ -8,6 +8,7 @@ the open ids after each new connection and when a TCID has moved.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
@@ -249,8 +250,11 @@ class Coordinators:
 
     async def attach(self, txn_id: TxnId, name: str, deadline: Deadline) -> TransactionImpl:
         """Attach to a transaction by its id, without looking up the name."""
+        tries = itertools.count()
         link = await self._session.repeat(
-            f"attaching to transaction {txn_id}", deadline, lambda: self._link_to_end(txn_id.tcid, 0, deadline)
+            f"attaching to transaction {txn_id}",
+            deadline,
+            lambda: self._link_to_end(txn_id.tcid, next(tries), deadline),
         )
         joined = Joined(validate_txn_name(name), self._session.random_u64(), joined=True)
         return TransactionImpl(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
@@ -314,12 +318,11 @@ class Coordinators:
                     raise deadline.expired(f"ending transaction {txn.id}", error) from error
             else:
                 return reply.end_txn_ok
-        tries = 0
+        tries = itertools.count()
 
         async def attempt() -> pb.EndTxnOk:
-            nonlocal tries
-            link = await self._link_to_end(txn.id.tcid, tries, deadline)
-            tries += 1
+            # ▲ Counted before it connects: one that cannot be reached would be the only one asked.
+            link = await self._link_to_end(txn.id.tcid, next(tries), deadline)
             reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
             return reply.end_txn_ok
 

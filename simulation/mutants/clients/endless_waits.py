@@ -9,6 +9,7 @@ CLIENT = "tests/txnclient/"
 ENDED_LINKS = f"{CLIENT}connection/test_ended_links.py::"
 CLOSED_LINKS = f"{CLIENT}connection/test_closed_links.py::"
 TIME_UP = f"{CLIENT}producing/test_time_up.py::"
+ELSEWHERE = f"{CLIENT}transactions/test_ends_elsewhere.py::"
 SILENT = f"{CLIENT}connection/test_silent_servers.py::"
 LETTERS = f"{CLIENT}consuming/test_dead_letters_at_the_end.py::"
 DELETED = f"{CLIENT}consuming/test_dead_letters_of_deleted_topics.py::"
@@ -16,6 +17,7 @@ PATTERN = f"{CLIENT}consuming/test_topic_pattern.py::"
 
 NO_CLOSE = "a simulated client makes no call while it closes"
 NO_SILENCE = "a simulated server that is silent loses its connections"
+REACHED = "a simulated client that cannot reach a server for long is judged by what it reads, not by how long it waits"
 NO_PATTERN = "not looked for with seeds"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -260,5 +262,39 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                if isinstance(error, LookupError):\n                    pass\n",
         tests=(f"{PATTERN}test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_joined",),
         why_tests="no simulated record of a topic is damaged",
+    ),
+    Mutant(
+        name="ended-at-one-coordinator-alone",
+        rule="a transaction is ended, and attached to, at any coordinator while that of its id cannot be reached",
+        section="§5",
+        file="txnclient/transactions/coordinators.py",
+        old="        return await self._session.links.get(addresses[tries % len(addresses)], deadline)\n",
+        new="        return await self._session.links.get(addresses[0], deadline)\n",
+        tests=(
+            f"{ELSEWHERE}test_a_transaction_is_ended_elsewhere_while_the_owner_of_its_tcid_cannot_be_reached[COMMITTED]",
+        ),
+        why_tests=REACHED,
+    ),
+    Mutant(
+        name="unreachable-coordinator-asked-again",
+        rule="an end of a transaction turns to the next coordinator also where the first one cannot be reached",
+        section="§5",
+        file="txnclient/transactions/coordinators.py",
+        old="            link = await self._link_to_end(txn.id.tcid, next(tries), deadline)\n",
+        new="            link = await self._link_to_end(txn.id.tcid, 0, deadline)\n",
+        tests=(
+            f"{ELSEWHERE}test_a_transaction_is_ended_elsewhere_while_the_owner_of_its_tcid_cannot_be_reached[ABORTED]",
+        ),
+        why_tests=REACHED,
+    ),
+    Mutant(
+        name="unreachable-server-asked-again",
+        rule="what any server answers is asked of the next one also where the first one cannot be reached",
+        section="§11",
+        file="txnclient/connection/any_server.py",
+        old="        link = await _any_link(session, role, next(tries), deadline)\n",
+        new="        link = await _any_link(session, role, 0, deadline)\n",
+        tests=(f"{SILENT}test_a_request_that_any_server_answers_goes_to_another_one_if_the_first_cannot_be_reached",),
+        why_tests="no simulated client lists topics while a server is down",
     ),
 )
