@@ -1,11 +1,17 @@
-"""Mutants of what sends promise to careless callers (SCENARIOS C1 to C4)."""
+"""Mutants of what sends and transactions promise to careless callers (SCENARIOS C1 to C9)."""
 
 from __future__ import annotations
 
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Edit, Mutant
 
 CALM, WORK_S = "none", 30.0
 """Callers that are careless suffice, and a short time of them."""
+
+CLIENT = "tests/txnclient/"
+NAMED = f"{CLIENT}transactions/test_named.py::"
+NUMBERED = f"{CLIENT}producing/test_numbered.py::"
+SYNC_SENDS = f"{CLIENT}sync/test_sync_sends.py::"
+TIMEOUTS = f"{CLIENT}test_call_timeouts.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -50,5 +56,15 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        await asyncio.sleep(0)  # waiting callers get their failure first\n",
         faults=CALM,
         work_s=WORK_S,
+    ),
+    Mutant(
+        name="iterator-s-timeout-taken-for-ours",
+        rule="what the caller's own iterator raises is raised, also a `TimeoutError` (C9)",
+        section="§11",
+        file="txnclient/connection/deadlines.py",
+        old="if isinstance(error, Timeout) or not limit.expired():\n",
+        new="if isinstance(error, Timeout):\n",
+        tests=(f"{TIMEOUTS}test_a_timeout_error_of_the_caller_s_own_iterator_is_not_taken_for_the_end_of_the_time",),
+        why_tests="no simulated iterator raises",
     ),
 )
