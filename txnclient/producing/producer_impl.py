@@ -56,6 +56,19 @@ COMPRESSIONS = {
 T = TypeVar("T")
 
 
+def check_options(
+    linger_ms: float, batch_bytes: int, compression: str | None, compression_level: int, buffer_bytes: int
+) -> None:
+    """Raises `InvalidArgument`."""
+    if not (compression is None or isinstance(compression, str)) or compression not in COMPRESSIONS:
+        raise InvalidArgument(f"compression {compression!r}: expected 'zstd', 'lz4' or None")
+    if not 1 <= compression_level <= MAX_LEVEL:
+        raise InvalidArgument(f"compression_level {compression_level}: expected 1 to {MAX_LEVEL}")
+    # ▲ nan would close no batch, and would be looked at in every turn of the loop.
+    if not linger_ms >= 0 or batch_bytes < 1 or buffer_bytes < 1:
+        raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
+
+
 class ProducerImpl(Generic[V]):
     """Behind one `Producer`, which documents the public calls: gives messages to its channels, and ends with them."""
 
@@ -74,12 +87,6 @@ class ProducerImpl(Generic[V]):
         life: NumberedLife | None = None,
         on_closed: Callable[[ProducerImpl[V]], None],
     ) -> None:
-        if compression not in COMPRESSIONS:
-            raise InvalidArgument(f"compression {compression!r}: expected 'zstd', 'lz4' or None")
-        if not 1 <= compression_level <= MAX_LEVEL:
-            raise InvalidArgument(f"compression_level {compression_level}: expected 1 to {MAX_LEVEL}")
-        if linger_ms < 0 or batch_bytes < 1 or buffer_bytes < 1:
-            raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
         self.life = life
         self.incarnation = session.random_u64() if life is None else life.incarnation
         self.name = validate_name(name or f"producer-{self.incarnation:016x}", part="producer name")

@@ -67,4 +67,22 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{TIMEOUTS}test_a_timeout_error_of_the_caller_s_own_iterator_is_not_taken_for_the_end_of_the_time",),
         why_tests="no simulated iterator raises",
     ),
+    Mutant(
+        name="refused-opening-takes-a-name",
+        rule="an opening that is refused for its options does not fence the producer that has the name",
+        section="§7",
+        file="txnclient/openers.py",
+        old="            check_options(linger_ms, batch_bytes, compression, compression_level, buffer_bytes)\n",
+        new="",
+        more=(
+            Edit(
+                "txnclient/openers.py",
+                "                producer = ProducerImpl[Any](\n",
+                "                check_options(linger_ms, batch_bytes, compression, compression_level, buffer_bytes)\n"
+                "                producer = ProducerImpl[Any](\n",
+            ),
+        ),
+        tests=(f"{NUMBERED}test_an_opening_that_is_refused_takes_no_name_from_the_producer_that_has_it[wrong0]",),
+        why_tests="no simulated program gives wrong options",
+    ),
 )

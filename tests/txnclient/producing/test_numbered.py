@@ -432,3 +432,17 @@ async def test_of_openings_at_one_moment_one_sends_in_the_end(client: txnclient.
             await _closed(producer)
     assert sent == 1
     assert await stored(client, topic) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"compression": "gzip"}, {"compression": ["lz4"]}, {"linger_ms": float("nan")}, {"serializer": "xml"}]
+)
+@virtual_time
+async def test_an_opening_that_is_refused_takes_no_name_from_the_producer_that_has_it(wrong: dict[str, Any]) -> None:
+    """▲ A slip in a program that is started beside a running one would end that."""
+    async with connected() as (_, client):
+        running = await numbered(client, TOPIC)
+        await running.send(b"1", sequence_id=1)
+        with pytest.raises(txnclient.InvalidArgument):
+            await numbered(client, TOPIC, **wrong)
+        await running.send(b"2", sequence_id=2)
