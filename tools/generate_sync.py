@@ -60,7 +60,7 @@ BLOCK = """
             if not impl.aborting:
                 txn.commit()
         finally:
-            if impl.undecided:
+            if not impl.ended:
                 self._bridge.call(impl.settle_later)
 """
 """Of `transaction()`. The asynchronous block is not entered: an interrupt thrown into it would end the loop."""
@@ -79,7 +79,7 @@ CONSUMER_BLOCK = """
             if not inside.aborting:
                 self._bridge.wait(impl.commit_with(txn, held))
         finally:
-            if inside.undecided:
+            if not inside.ended:
                 self._bridge.call(inside.settle_later)
 """
 """Of a consumer's `transaction()`."""

@@ -220,7 +220,7 @@ class Client(Openers):
             if not impl.aborting:
                 txn.commit()
         finally:
-            if impl.undecided:
+            if not impl.ended:
                 self._bridge.call(impl.settle_later)
 
     def transaction_info(self, txn_id: TxnId | str) -> dict[str, Any]:

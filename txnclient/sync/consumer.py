@@ -150,7 +150,7 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
             if not inside.aborting:
                 self._bridge.wait(impl.commit_with(txn, held))
         finally:
-            if inside.undecided:
+            if not inside.ended:
                 self._bridge.call(inside.settle_later)
 
     def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:

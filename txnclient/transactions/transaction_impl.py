@@ -37,6 +37,7 @@ ABORT_ON_CLOSE_S = 2.0
 after the grace."""
 
 _OPEN = TransactionState.OPEN
+_ENDED = frozenset((TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.LEFT))
 _SENDS_NOTHING = frozenset((TransactionState.ABORTING, TransactionState.ABORTED, TransactionState.LEFT))
 
 _log = logging.getLogger("txnclient")
@@ -308,6 +309,11 @@ class TransactionImpl:
     def undecided(self) -> bool:
         """Whether its end was requested and is not known."""
         return self._state is TransactionState.COMMITTING or self._state is TransactionState.ABORTING
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to settle: its end is known, or it was left."""
+        return self._state in _ENDED
 
     def settle_later(self) -> None:
         """Settle it in the background, until its end is known or its time is up. ▲ C1, C5: it is aborted even if a

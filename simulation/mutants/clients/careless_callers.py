@@ -85,4 +85,28 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{NUMBERED}test_an_opening_that_is_refused_takes_no_name_from_the_producer_that_has_it[wrong0]",),
         why_tests="no simulated program gives wrong options",
     ),
+    Mutant(
+        name="interrupted-block-left-open",
+        rule="Ctrl-C before the end of a block has begun leaves no transaction open (C5)",
+        section="§11",
+        file="txnclient/sync/client.py",
+        old="            if not impl.ended:\n",
+        new="            if impl.undecided:\n",
+        tests=(
+            f"{SYNC_SENDS}test_a_block_leaves_nothing_open_where_an_interrupt_comes_before_its_end_has_begun[False-False]",
+        ),
+        why_tests="it has no threads",
+    ),
+    Mutant(
+        name="interrupted-block-of-messages-left-open",
+        rule="Ctrl-C before the end of a block has begun leaves no transaction open (C5)",
+        section="§11",
+        file="txnclient/sync/consumer.py",
+        old="            if not inside.ended:\n",
+        new="            if inside.undecided:\n",
+        tests=(
+            f"{SYNC_SENDS}test_a_block_leaves_nothing_open_where_an_interrupt_comes_before_its_end_has_begun[False-True]",
+        ),
+        why_tests="it has no threads",
+    ),
 )

@@ -8,7 +8,8 @@ import gc
 import inspect
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import wait
 from typing import Any, ClassVar
 
@@ -346,3 +347,39 @@ def test_a_twin_hands_on_every_argument(name: str) -> None:
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
     used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     assert set(inspect.signature(method).parameters) <= used
+
+
+@pytest.mark.parametrize("of_consumer", [False, True])
+@pytest.mark.parametrize("failed", [False, True])
+async def test_a_block_leaves_nothing_open_where_an_interrupt_comes_before_its_end_has_begun(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch, failed: bool, of_consumer: bool
+) -> None:
+    """▲ Readers would wait behind it until its deadline. Beside a busy loop that moment is long."""
+    submit = asyncio.run_coroutine_threadsafe
+
+    def interrupted(work: Coroutine[Any, Any, Any], _: object) -> Any:
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit)
+        work.close()
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer, client.consumer(TOPIC, "s") as consumer:
+                producer.send(b"a")
+                block = consumer.transaction(consumer.receive(timeout=20)) if of_consumer else client.transaction()
+                try:
+                    with block as txn:
+                        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+                        if failed:
+                            raise ValueError
+                except KeyboardInterrupt:
+                    interrupts.append(txn)
+                give_up = time.monotonic() + 20
+                while (outcome := client.outcomes([txn.id])[txn.id]) == "OPEN":
+                    assert time.monotonic() < give_up, "it was left open"
+                assert outcome == "ABORTED"
+
+    interrupts: list[object] = []
+    await asyncio.to_thread(work)
+    assert interrupts
