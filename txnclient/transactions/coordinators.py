@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import Final
@@ -257,7 +258,8 @@ class Coordinators:
             lambda: self._link_to_end(txn_id.tcid, next(tries), deadline),
         )
         joined = Joined(validate_txn_name(name), self._session.random_u64(), joined=True)
-        return TransactionImpl(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
+        # ▲ Its deadline is not known: by another one it would be given up, and called timed out, while it is open.
+        return TransactionImpl(self._session, self, txn_id, expires_at=math.inf, link=link, joined=joined)
 
     async def committed_as(self, txn: TransactionImpl, deadline: Deadline) -> CommitResult | None:
         """How a named transaction committed. It must be known as committed, so a begin of the name creates nothing.

@@ -86,6 +86,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="no simulated program gives wrong options",
     ),
     Mutant(
+        name="attached-until-the-call-s-deadline",
+        rule="a transaction that was attached to has no deadline that is known: an abort of it is told as one",
+        section="§10",
+        file="txnclient/transactions/coordinators.py",
+        old="expires_at=math.inf, link=link, joined=joined)",
+        new="expires_at=deadline.at, link=link, joined=joined)",
+        tests=(
+            f"{NAMED}test_who_has_attached_long_ago_is_told_of_an_abort_as_of_one",
+            f"{NAMED}test_a_commit_that_is_cancelled_is_asked_for_again_long_after_its_object_was_attached",
+        ),
+        why_tests="no simulated client keeps what it has attached to",
+    ),
+    Mutant(
         name="interrupted-block-left-open",
         rule="Ctrl-C before the end of a block has begun leaves no transaction open (C5)",
         section="§11",
