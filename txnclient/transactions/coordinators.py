@@ -31,6 +31,8 @@ from txnwire.proto import txn_pb2 as pb
 MAX_ATTEMPT_BYTES: Final = 32
 MIN_KEEP: Final = timedelta(minutes=1)
 MAX_KEEP: Final = timedelta(days=36_525)
+MAX_TIMEOUT_S: Final = MAX_KEEP.total_seconds()
+"""What can be asked for; the service has a maximum of its own, which is far lower."""
 
 ATTEMPT_TIMEOUT_S = 10.0
 """Timeout of one request to one coordinator; the call tries others until its own deadline."""
@@ -210,7 +212,7 @@ class Coordinators:
         writer = session.random_u64() if writer_id is None else _checked_writer(writer_id)
         request = pb.NewTxn(
             name=name,
-            timeout_ms=int(timeout_s * 1000),
+            timeout_ms=max(1, round(timeout_s * 1000)),
             attempt=attempt_id,
             keep_ms=0 if keep is None else _checked_keep_ms(keep),
             keep_newest=keep_newest,
@@ -454,8 +456,10 @@ def _result(ok: pb.NewTxnOk) -> CommitResult | None:
 
 
 def _check_timeout(timeout_s: object) -> None:
-    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:  # nan is neither
+        raise InvalidArgument(
+            f"a transaction's timeout is a positive number of seconds, not {timeout_s!r:.80} (100 years at most)"
+        )
 
 
 def _checked_attempt(attempt: bytes) -> bytes:

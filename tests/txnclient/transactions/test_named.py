@@ -382,3 +382,12 @@ async def test_a_commit_that_is_cancelled_is_asked_for_again_long_after_its_obje
         await until(lambda: server.seen["end_txn"])
         committing.cancel()
         await until(lambda: cluster.states[mine.id] == "COMMITTED")
+
+
+@virtual_time
+async def test_the_shortest_timeout_of_a_name_is_not_taken_for_none() -> None:
+    """▲ None is the service's default: a minute."""
+    async with connected() as (cluster, client):
+        await client.begin(name=NAME, timeout=0.0001)
+        asked = [one.new_txn.timeout_ms for one in cluster.servers["broker:1"].commands if one.HasField("new_txn")]
+        assert asked == [1]
