@@ -236,11 +236,13 @@ def method(function: Function) -> str:
     if "overload" in decorators(function):
         return f"    @overload\n    {signature(function)} ...\n"
     if "property" in decorators(function):
-        body = f"        return self._bridge.call(lambda: self._inner.{function.name})\n"
+        body = f"        return self._bridge.read(lambda: self._inner.{function.name})\n"
         return f"    @property\n    {signature(function)}\n{docstring(function)}{body}"
     if "asynccontextmanager" in decorators(function):
         block = CONSUMER_BLOCK if function.args.args[1:] else BLOCK
         return f"    @contextmanager\n    {signature(function)}\n{docstring(function)}{block}"
+    if function.name == "close":
+        return f"    {signature(function)}\n{docstring(function)}        self._bridge.close(self._inner)\n"
     if function.name in BODIES:
         return f"    {signature(function)}\n{docstring(function)}{BODIES[function.name]}"
     call = f"self._inner.{function.name}({arguments(function)})"

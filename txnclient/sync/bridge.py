@@ -168,6 +168,18 @@ class Bridge:
 
         return self.wait(run())
 
+    def read(self, attribute: Callable[[], T]) -> T:
+        """As `call`, of what waits for nothing. ▲ Behind the last client it is read here, for no loop changes it any
+        more: a program looks at its transaction's result when it has closed everything."""
+        if self._stopped or threading.current_thread() is self._thread:
+            return attribute()
+        return self.call(attribute)
+
+    def close(self, thing: Closable) -> None:
+        """Close what was opened in a client. What the last client has closed is closed: this may be repeated."""
+        if not self._stopped:
+            self.wait(thing.close())
+
     def sent(self, producer: Teller, start: Callable[[], asyncio.Future[T]], txn: TransactionImpl | None) -> Future[T]:
         """Start a send in the loop, which raises a refusal at once; returns the result for any thread. A failure counts
         as told when the caller retrieves it, not when the bridge passes it on."""

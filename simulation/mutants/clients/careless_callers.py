@@ -8,6 +8,7 @@ CALM, WORK_S = "none", 30.0
 """Callers that are careless suffice, and a short time of them."""
 
 CLIENT = "tests/txnclient/"
+BEHIND = f"{CLIENT}sync/test_behind_the_last_client.py::"
 NAMED = f"{CLIENT}transactions/test_named.py::"
 NUMBERED = f"{CLIENT}producing/test_numbered.py::"
 SYNC_SENDS = f"{CLIENT}sync/test_sync_sends.py::"
@@ -140,6 +141,26 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(
             f"{SYNC_SENDS}test_a_block_leaves_nothing_open_where_an_interrupt_comes_before_its_end_has_begun[False-True]",
         ),
+        why_tests="it has no threads",
+    ),
+    Mutant(
+        name="nothing-read-behind-the-last-client",
+        rule="what was opened in a client can be looked at when it is closed, also without await",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="        if self._stopped or threading",
+        new="        if threading",
+        tests=(f"{BEHIND}test_what_was_closed_with_the_last_client_can_be_read_and_closed_again_and_nothing_else",),
+        why_tests="it has no threads",
+    ),
+    Mutant(
+        name="closed-twice-behind-the-last-client",
+        rule="a close may be repeated, also behind that of the last client without await",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="        if not self._stopped:\n            self.wait(thing.close())\n",
+        new="        self.wait(thing.close())\n",
+        tests=(f"{BEHIND}test_what_was_closed_with_the_last_client_can_be_read_and_closed_again_and_nothing_else",),
         why_tests="it has no threads",
     ),
 )
