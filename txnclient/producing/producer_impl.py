@@ -17,13 +17,13 @@ from txnclient.producing.bulk import BulkPart, SentIds, parts_of
 from txnclient.producing.bulk_sends import EntryRun, Pull, send_bulk
 from txnclient.producing.channel import Channel
 from txnclient.producing.channels import Channels
-from txnclient.producing.large_values import send_large, transaction_of
+from txnclient.producing.large_values import PIECE_BYTES, send_large, transaction_of
 from txnclient.producing.later import delivery_time_ms
 from txnclient.producing.lingering import Lingering
 from txnclient.producing.moving import Group
 from txnclient.producing.numbered import NumberedLife
 from txnclient.producing.numbered_sends import Placing, expect_life, send_numbered, send_numbered_nowait
-from txnclient.producing.outgoing import checked, checked_value
+from txnclient.producing.outgoing import check_size, checked, checked_value
 from txnclient.producing.untold import Looked, Untold
 from txnclient.serializers import Serializer, V, encode
 from txnclient.transactions.transaction_impl import FENCED_LIKE, TransactionImpl, check_transaction, reason_of
@@ -148,9 +148,11 @@ class ProducerImpl(Generic[V]):
             message, size = self.prepared(value, key, properties, event_time_ms)
             return await send_numbered(self._placing(), life, number, message, size, self._session.deadline())
         data = self._encoded(value)
+        if chunk:
+            data = checked_value(data)  # ▲ before it is measured: the items of a view may be wider than a byte
         if chunk and len(data) > MAX_VALUE_BYTES:
-            data = checked_value(data)
             head, overhead = checked(b"", key, properties, event_time_ms)
+            check_size(overhead + PIECE_BYTES)
             inside = transaction_of(len(data), txn)
             self._check_sends(inside)
             try:

@@ -9,6 +9,7 @@ CALM, WORK_S = "none", 30.0
 
 CLIENT = "tests/txnclient/"
 BEHIND = f"{CLIENT}sync/test_behind_the_last_client.py::"
+LARGE = f"{CLIENT}producing/test_large_values.py::"
 NAMED = f"{CLIENT}transactions/test_named.py::"
 NUMBERED = f"{CLIENT}producing/test_numbered.py::"
 SYNC_SENDS = f"{CLIENT}sync/test_sync_sends.py::"
@@ -162,5 +163,25 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        self.wait(thing.close())\n",
         tests=(f"{BEHIND}test_what_was_closed_with_the_last_client_can_be_read_and_closed_again_and_nothing_else",),
         why_tests="it has no threads",
+    ),
+    Mutant(
+        name="views-measured-by-their-items",
+        rule="a large value is measured in bytes, whatever holds it (A7)",
+        section="§11",
+        file="txnclient/producing/producer_impl.py",
+        old="            data = checked_value(data)  # ▲ before",
+        new="            data = data  # ▲ before",
+        tests=(f"{LARGE}test_a7_a_view_of_items_wider_than_a_byte_is_sent_in_pieces_by_its_bytes",),
+        why_tests="simulated values are bytes",
+    ),
+    Mutant(
+        name="large-properties-of-large-values",
+        rule="a large value whose first piece cannot be sent is refused at its call (C9)",
+        section="§11",
+        file="txnclient/producing/producer_impl.py",
+        old="            check_size(overhead + PIECE_BYTES)\n",
+        new="",
+        tests=(f"{LARGE}test_c9_properties_that_leave_no_room_for_a_piece_are_refused_before_any_is_sent",),
+        why_tests="simulated properties are small",
     ),
 )
