@@ -57,7 +57,7 @@ BLOCK = """
             except BaseException as error:
                 self._bridge.wait(impl.abort_because(error))
                 raise
-            if not impl.aborting:
+            if not impl.aborting or impl.abandoned:
                 txn.commit()
         finally:
             if not impl.ended:
@@ -76,7 +76,7 @@ CONSUMER_BLOCK = """
             except BaseException as error:
                 self._bridge.wait(impl.undo_with(txn, held, error))
                 raise
-            if not inside.aborting:
+            if not inside.aborting or inside.abandoned:
                 self._bridge.wait(impl.commit_with(txn, held))
         finally:
             if not inside.ended:

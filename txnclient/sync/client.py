@@ -217,7 +217,7 @@ class Client(Openers):
             except BaseException as error:
                 self._bridge.wait(impl.abort_because(error))
                 raise
-            if not impl.aborting:
+            if not impl.aborting or impl.abandoned:
                 txn.commit()
         finally:
             if not impl.ended:

@@ -147,7 +147,7 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
             except BaseException as error:
                 self._bridge.wait(impl.undo_with(txn, held, error))
                 raise
-            if not inside.aborting:
+            if not inside.aborting or inside.abandoned:
                 self._bridge.wait(impl.commit_with(txn, held))
         finally:
             if not inside.ended:

@@ -67,6 +67,8 @@ class TransactionImpl:
         """Whether another begin had created the named transaction."""
         self.expires_at = expires_at
         self.link = link
+        self.abandoned = False
+        """Whether the close of its client has aborted it. ▲ Whoever uses it has not, and may take it for committed."""
         self.begun_s = session.clock.monotonic()
         """When this object was made, on the monotonic clock."""
         self._session = session
@@ -128,7 +130,8 @@ class TransactionImpl:
             if self._result is not None:
                 return same_again(self._result, counted, note, self.id)
         if self._state not in (_OPEN, TransactionState.COMMITTING):
-            raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}")
+            why = ", because its client was closed" if self.abandoned else ""
+            raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}{why}")
         self._state = TransactionState.COMMITTING
         self._counted, self._note = counted, note
         try:

@@ -9,6 +9,7 @@ CALM, WORK_S = "none", 30.0
 
 CLIENT = "tests/txnclient/"
 BEHIND = f"{CLIENT}sync/test_behind_the_last_client.py::"
+CLOSED = f"{CLIENT}transactions/test_blocks_of_closed_clients.py::"
 LARGE = f"{CLIENT}producing/test_large_values.py::"
 NAMED = f"{CLIENT}transactions/test_named.py::"
 NUMBERED = f"{CLIENT}producing/test_numbered.py::"
@@ -183,5 +184,45 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{LARGE}test_c9_properties_that_leave_no_room_for_a_piece_are_refused_before_any_is_sent",),
         why_tests="simulated properties are small",
+    ),
+    Mutant(
+        name="block-of-a-closed-client-ends-quietly",
+        rule="the end of a block tells that the close of its client has aborted it (C5)",
+        section="§11",
+        file="txnclient/client.py",
+        old="            txn.abandoned = True\n",
+        new="",
+        tests=(f"{CLOSED}test_the_end_of_a_block_tells_that_the_close_of_its_client_has_aborted_it[False]",),
+        why_tests="a simulated client is closed once its calls have ended",
+    ),
+    Mutant(
+        name="block-of-messages-of-a-closed-client-ends-quietly",
+        rule="the end of a block tells that the close of its client has aborted it (C5)",
+        section="§11",
+        file="txnclient/consuming/consumer.py",
+        old="            if not inside.aborting or inside.abandoned:\n",
+        new="            if not inside.aborting:\n",
+        tests=(f"{CLOSED}test_the_end_of_a_block_tells_that_the_close_of_its_client_has_aborted_it[True]",),
+        why_tests="a simulated client is closed once its calls have ended",
+    ),
+    Mutant(
+        name="block-without-await-of-a-closed-client-ends-quietly",
+        rule="the end of a block tells that the close of its client has aborted it (C5)",
+        section="§11",
+        file="txnclient/sync/client.py",
+        old="            if not impl.aborting or impl.abandoned:\n",
+        new="            if not impl.aborting:\n",
+        tests=(f"{CLOSED}test_without_await_the_end_of_the_block_tells_it_too[False]",),
+        why_tests="it has no threads",
+    ),
+    Mutant(
+        name="block-of-messages-without-await-ends-quietly",
+        rule="the end of a block tells that the close of its client has aborted it (C5)",
+        section="§11",
+        file="txnclient/sync/consumer.py",
+        old="            if not inside.aborting or inside.abandoned:\n",
+        new="            if not inside.aborting:\n",
+        tests=(f"{CLOSED}test_without_await_the_end_of_the_block_tells_it_too[True]",),
+        why_tests="it has no threads",
     ),
 )
