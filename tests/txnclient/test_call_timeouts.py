@@ -83,6 +83,12 @@ async def test_what_is_no_time_is_refused_and_nothing_is_done() -> None:
                 await producer.send_many([b"a"], timeout=wrong)
         await producer.flush()
         assert not any(cluster.stored.values())
+        txn = await client.begin(name="job/1")
+        for wrong in (WRONG[0], WRONG[1]):
+            for call in (txn.flush, txn.commit, txn.abort, txn.leave):
+                with pytest.raises(txnclient.InvalidArgument, match="number of seconds"):
+                    await call(timeout=wrong)
+        assert txn.state == "OPEN"
 
 
 @virtual_time

@@ -289,10 +289,11 @@ class TransactionImpl:
             raise InvalidArgument(f"transaction {self.id} has no name, so nobody else would end it: abort it")
         if self._state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             return
+        deadline = self._session.deadline(timeout)  # refused before anything is withdrawn
         self._state = TransactionState.LEFT
         for participant in list(self._participants):
             participant.withdraw(self)
-        await self._wait_settled(self._session.deadline(timeout))
+        await self._wait_settled(deadline)
 
     async def abort_because(self, error: BaseException) -> None:
         """Try to abort for a short time. A failure adds a note to `error`, and the abort goes on in the background."""

@@ -225,4 +225,18 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{CLOSED}test_without_await_the_end_of_the_block_tells_it_too[True]",),
         why_tests="it has no threads",
     ),
+    Mutant(
+        name="refused-leave-has-left",
+        rule="a call that is refused for its timeout has done nothing (C9)",
+        section="§11",
+        file="txnclient/transactions/transaction_impl.py",
+        old="""        deadline = self._session.deadline(timeout)  # refused before anything is withdrawn
+        self._state = TransactionState.LEFT
+""",
+        new="""        self._state = TransactionState.LEFT
+        deadline = self._session.deadline(timeout)
+""",
+        tests=(f"{TIMEOUTS}test_what_is_no_time_is_refused_and_nothing_is_done",),
+        why_tests="no simulated program gives wrong arguments",
+    ),
 )
