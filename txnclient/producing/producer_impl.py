@@ -103,7 +103,7 @@ class ProducerImpl(Generic[V]):
         self._buffer = Buffer(session, self.name, buffer_bytes, None if life is None else life.ids)
         self._pending: dict[Batch, None] = {}
         self._untold = Untold()
-        self._lingering = Lingering(session, linger_ms / 1000, self._pending.__contains__)
+        self._lingering = Lingering(session, linger_ms / 1000)
         self._failure: TxnError | None = None
         self._closed = False
         self._all_closed = asyncio.Event()
@@ -419,6 +419,7 @@ class ProducerImpl(Generic[V]):
     def settled(self, batch: Batch, stored: bool) -> None:
         """The batch has its final answer, or was withdrawn."""
         self._pending.pop(batch, None)
+        self._lingering.over(batch)
         batch.ended()
         self._buffer.give_back(batch.bytes)
         if stored and batch.last > self._last_stored:
@@ -454,6 +455,7 @@ class ProducerImpl(Generic[V]):
     def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
         """A batch was divided into several because its segment was split."""
         del self._pending[batch]
+        self._lingering.over(batch)
         self._pending |= dict.fromkeys(parts)
 
     def held_back(self, channel: Channel) -> bool:
