@@ -3,7 +3,7 @@ one that cannot be joined (§11)."""
 
 from __future__ import annotations
 
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Edit, Mutant
 
 CLIENT = "tests/txnclient/"
 ENDED_LINKS = f"{CLIENT}connection/test_ended_links.py::"
@@ -281,7 +281,16 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§5",
         file="txnclient/transactions/coordinators.py",
         old="            link = await self._link_to_end(txn.id.tcid, next(tries), deadline)\n",
-        new="            link = await self._link_to_end(txn.id.tcid, 0, deadline)\n",
+        new=(
+            "            link = await self._link_to_end(txn.id.tcid, tries[0], deadline)\n            tries[0] += 1\n"
+        ),
+        more=(
+            Edit(
+                "txnclient/transactions/coordinators.py",
+                "        tries = itertools.count()\n\n        async def attempt() -> pb.EndTxnOk:\n",
+                "        tries = [0]\n\n        async def attempt() -> pb.EndTxnOk:\n",
+            ),
+        ),
         tests=(
             f"{ELSEWHERE}test_a_transaction_is_ended_elsewhere_while_the_owner_of_its_tcid_cannot_be_reached[ABORTED]",
         ),
