@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import queue
 import threading
@@ -24,6 +25,8 @@ from txnclient.reading.unfinished import UnfinishedSync
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import cancelled_in
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError, for_good
+
+_log = logging.getLogger("txnclient")
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
@@ -296,7 +299,8 @@ class Bridge:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._stopped:
+                self._run_loop()
             left = asyncio.all_tasks(self._loop)
             for task in left:
                 task.cancel()
@@ -307,6 +311,14 @@ class Bridge:
             for sent in [one for one in self._sent if not one.done()]:
                 sent.abandoned()
             self._loop.close()
+
+    def _run_loop(self) -> None:
+        """▲ C6: what a serializer or a callback of a sent message raises may be meant to end the program, and must not
+        end the loop: all callers, in every thread, would wait for ever."""
+        try:
+            self._loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            _log.error("%s was raised in the thread of the event loop, where it ends nothing", type(error).__name__)
 
     def _stop_if_unused(self) -> None:
         with self._lock:

@@ -239,4 +239,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{TIMEOUTS}test_what_is_no_time_is_refused_and_nothing_is_done",),
         why_tests="no simulated program gives wrong arguments",
     ),
+    Mutant(
+        name="an-exit-ends-the-loop",
+        rule="what a serializer or a callback raises to end the program leaves nobody waiting without await (C6)",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="        except (SystemExit, KeyboardInterrupt) as error:\n",
+        new="        except KeyboardInterrupt as error:\n",
+        tests=(f"{SYNC_SENDS}test_what_would_end_the_program_does_not_end_the_loop_of_all_its_threads",),
+        why_tests="it has no threads",
+    ),
 )

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import gc
 import inspect
+import sys
 import textwrap
 import threading
 import time
@@ -383,3 +384,26 @@ async def test_a_block_leaves_nothing_open_where_an_interrupt_comes_before_its_e
     interrupts: list[object] = []
     await asyncio.to_thread(work)
     assert interrupts
+
+
+async def test_what_would_end_the_program_does_not_end_the_loop_of_all_its_threads(cluster: InProcessCluster) -> None:
+    """Dies where it waits for a loop that has ended."""
+    found: list[list[str]] = []
+
+    def leave(value: bytes) -> bytes:
+        raise SystemExit(3)
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC, serializer=(leave, bytes)) as producer:
+                with pytest.raises(SystemExit):
+                    producer.send(b"x")
+                found.append(client.list_topics())
+                client._bridge._soon(sys.exit)  # as a callback of a sent message
+                found.append(client.list_topics())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, 20)
+    assert found == [[TOPIC], [TOPIC]]
