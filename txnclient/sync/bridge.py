@@ -76,11 +76,19 @@ class Sent(Future[T]):
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        if timeout != 0 and not self.done():
+            self._expect_elsewhere()
         if timeout is None:
             _wait(self)
         error = super().exception(timeout)
         self.looked.yes = True
         return error
+
+    def _expect_elsewhere(self) -> None:
+        """▲ C6: raises `InvalidArgument` in the loop's thread, where callbacks of sent messages run: it would wait for
+        itself for ever, and every other caller with it."""
+        if self.inner is not None and asyncio.events._get_running_loop() is self.inner.get_loop():
+            raise for_good(InvalidArgument("a message was waited for by the event loop's own thread, which sends it"))
 
     def cancel(self) -> bool:
         cancelled = super().cancel()

@@ -249,4 +249,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{SYNC_SENDS}test_what_would_end_the_program_does_not_end_the_loop_of_all_its_threads",),
         why_tests="it has no threads",
     ),
+    Mutant(
+        name="a-callback-waits-for-its-own-loop",
+        rule="who waits for a message in the thread that sends it is refused without await (C6)",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="            self._expect_elsewhere()\n",
+        new="            pass\n",
+        tests=(f"{SYNC_SENDS}test_a_callback_of_one_message_that_waits_for_another_is_refused",),
+        why_tests="it has no threads",
+    ),
 )

@@ -20,7 +20,7 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from txnclient.producing.producer import producer_impl
-from txnclient.sync.bridge import Sent
+from txnclient.sync.bridge import Bridge, Sent
 from txnwire.entry import Columns
 
 TOPIC = "topic://public/default/sync"
@@ -407,3 +407,25 @@ async def test_what_would_end_the_program_does_not_end_the_loop_of_all_its_threa
     thread.start()
     await asyncio.to_thread(thread.join, 20)
     assert found == [[TOPIC], [TOPIC]]
+
+
+def test_a_callback_of_one_message_that_waits_for_another_is_refused() -> None:
+    """Dies where the loop's thread waits for itself."""
+    bridge, raised = Bridge(), list[BaseException]()
+
+    def callback() -> None:
+        unsent: Sent[None] = Sent(bridge._soon, None)
+        unsent.inner = asyncio.get_running_loop().create_future()
+        unsent.result()
+
+    def work() -> None:
+        try:
+            bridge.call(callback)
+        except txnclient.InvalidArgument as error:
+            raised.append(error)
+        bridge._stop_if_unused()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert ["event loop's own thread" in str(error) for error in raised] == [True]
