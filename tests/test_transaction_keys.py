@@ -13,6 +13,7 @@ from tests.processes import read_all
 from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnclient.test_with_cluster import receive
 from tests.txnctl.command_line import done, txnctl
+from tests.waiting import until
 from txnclient import ExpiredTransaction, InvalidArgument, InvalidTxnState, TransactionState, TxnConflict
 from txnclient.transactions.transaction import transaction_impl
 from txnctl.admin import admin_keys
@@ -21,6 +22,7 @@ from txnstore import keys
 from txnstore.store import Commit, Put
 from txnwire.clock import SystemClock
 from txnwire.grpc_transport import GrpcTransport
+from txnwire.proto import txn_pb2 as pb
 
 TOPIC = "topic://public/default/keyed"
 KEY = "nightly/job 7"
@@ -427,6 +429,23 @@ async def test_a_begin_waits_for_the_abort_of_the_former_transaction(cluster: In
         assert not beginning.done()
         transport.release()
         await aborting
+        await (await beginning).commit()
+
+
+async def test_a_begin_goes_on_where_the_cancelled_commit_before_it_has_been_decided(cluster: InProcessCluster) -> None:
+    """▲ It raised `TxnDecided`, which asks not to do the work again that was to be begun."""
+    transport = LossyTransport(GrpcTransport(SystemClock()))
+    async with cluster.connect(transaction_key=KEY, transport=transport) as client:
+        former = await client.begin()
+        transport.lose["end_txn_ok"] = 1
+        committing = asyncio.create_task(former.commit())
+        await until(lambda: transport.sent["end_txn"])
+        transport.hold.add("end_txn")
+        await until(lambda: not transport.lose["end_txn_ok"])
+        committing.cancel()
+        beginning = asyncio.create_task(client.begin())
+        await until(lambda: [one.end_txn.action for _, one in transport.held].count(pb.TXN_ACTION_ABORT) == 2)
+        transport.release()
         await (await beginning).commit()
 
 

@@ -57,10 +57,10 @@ BLOCK = """
             except BaseException as error:
                 self._bridge.wait(impl.abort_because(error))
                 raise
-            if not impl.aborting:
+            if not impl.aborting or impl.abandoned:
                 txn.commit()
         finally:
-            if impl.undecided:
+            if not impl.ended:
                 self._bridge.call(impl.settle_later)
 """
 """Of `transaction()`. The asynchronous block is not entered: an interrupt thrown into it would end the loop."""
@@ -76,10 +76,10 @@ CONSUMER_BLOCK = """
             except BaseException as error:
                 self._bridge.wait(impl.undo_with(txn, held, error))
                 raise
-            if not inside.aborting:
+            if not inside.aborting or inside.abandoned:
                 self._bridge.wait(impl.commit_with(txn, held))
         finally:
-            if inside.undecided:
+            if not inside.ended:
                 self._bridge.call(inside.settle_later)
 """
 """Of a consumer's `transaction()`."""
@@ -236,11 +236,13 @@ def method(function: Function) -> str:
     if "overload" in decorators(function):
         return f"    @overload\n    {signature(function)} ...\n"
     if "property" in decorators(function):
-        body = f"        return self._bridge.call(lambda: self._inner.{function.name})\n"
+        body = f"        return self._bridge.read(lambda: self._inner.{function.name})\n"
         return f"    @property\n    {signature(function)}\n{docstring(function)}{body}"
     if "asynccontextmanager" in decorators(function):
         block = CONSUMER_BLOCK if function.args.args[1:] else BLOCK
         return f"    @contextmanager\n    {signature(function)}\n{docstring(function)}{block}"
+    if function.name == "close":
+        return f"    {signature(function)}\n{docstring(function)}        self._bridge.close(self._inner)\n"
     if function.name in BODIES:
         return f"    {signature(function)}\n{docstring(function)}{BODIES[function.name]}"
     call = f"self._inner.{function.name}({arguments(function)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -385,8 +385,8 @@ class Client(Openers):
             except BaseException as error:
                 await impl.abort_because(error)
                 raise
-            # If the block ended the transaction, that stands. The caller of an abort sees its failure.
-            if not impl.aborting:
+            # If the block ended the transaction, that stands. ▲ If the client's close has, the commit says so.
+            if not impl.aborting or impl.abandoned:
                 await txn.commit()
         finally:
             impl.settle_later()  # if undecided: no other call settles it
@@ -462,10 +462,9 @@ class Client(Openers):
     async def _abort_quietly(self, txn: TransactionImpl, deadline: Deadline) -> None:
         # A transaction that is committing is left alone: its commit decides.
         if txn.state == "OPEN":
-            try:
+            txn.abandoned = True
+            with suppress(TxnError):  # the service aborts it after the grace
                 await txn.abort(timeout=deadline.remaining())
-            except TxnError:
-                return  # the service aborts it after the grace
 
     async def __aenter__(self) -> Client:
         return self

@@ -22,7 +22,7 @@ from txnclient.consuming.starts import StartArgument, start_to_wire, topics_of
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.producing.numbered import NumberedLife, check_source
 from txnclient.producing.producer import Producer
-from txnclient.producing.producer_impl import ProducerImpl
+from txnclient.producing.producer_impl import ProducerImpl, check_options
 from txnclient.reading import entries
 from txnclient.reading.cuts import SharedCuts
 from txnclient.reading.entries import WholeEntry
@@ -128,6 +128,9 @@ class Openers:
 
         async def open_producer() -> Producer[Any]:
             await self._expect_open()
+            # ▲ All arguments before anything is done: a numbered producer takes its name from the one that has it.
+            check_options(linger_ms, batch_bytes, compression, compression_level, buffer_bytes)
+            chosen = serializer_of(serializer)
             if sequence_id is not None:
                 check_source(name, sequence_id)
             registration = await self._registrations.enter(str(TopicName.parse(topic)), self._session.deadline())
@@ -148,7 +151,7 @@ class Openers:
                     compression=compression,
                     compression_level=compression_level,
                     buffer_bytes=buffer_bytes,
-                    serializer=serializer_of(serializer),
+                    serializer=chosen,
                     life=life,
                     on_closed=on_closed,
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -82,6 +83,12 @@ async def test_what_is_no_time_is_refused_and_nothing_is_done() -> None:
                 await producer.send_many([b"a"], timeout=wrong)
         await producer.flush()
         assert not any(cluster.stored.values())
+        txn = await client.begin(name="job/1")
+        for wrong in (WRONG[0], WRONG[1]):
+            for call in (txn.flush, txn.commit, txn.abort, txn.leave):
+                with pytest.raises(txnclient.InvalidArgument, match="number of seconds"):
+                    await call(timeout=wrong)
+        assert txn.state == "OPEN"
 
 
 @virtual_time
@@ -90,6 +97,21 @@ async def test_an_error_of_the_call_itself_comes_through() -> None:
         producer = await client.producer(TOPIC)
         with pytest.raises(txnclient.MessageTooLarge):
             await producer.send(bytes(6 * 1024 * 1024), timeout=5.0)
+
+
+@virtual_time
+async def test_a_timeout_error_of_the_caller_s_own_iterator_is_not_taken_for_the_end_of_the_time() -> None:
+    """▲ A socket that an iterator reads raises one, too; as `Timeout` it would ask for the same call again."""
+
+    def messages() -> Iterator[bytes]:
+        yield b"a"
+        raise TimeoutError("the source did not answer")
+
+    async with connected() as (_, client):
+        producer = await client.producer(TOPIC)
+        for timeout in (None, 5.0):
+            with pytest.raises(TimeoutError, match="the source did not answer"):
+                await producer.send_many(messages(), timeout=timeout)
 
 
 async def test_without_await(cluster: InProcessCluster) -> None:

@@ -47,6 +47,12 @@ WRONG: dict[str, Call] = {
     "a transaction's timeout is a positive number of seconds, not '5'": lambda client, producer, consumer, txn: (
         client.begin(timeout="5")  # type: ignore[arg-type]
     ),
+    "a transaction's timeout is a positive number of seconds, not inf": lambda client, producer, consumer, txn: (
+        client.begin(timeout=float("inf"))
+    ),
+    "a transaction's timeout is a positive number of seconds, not nan": lambda client, producer, consumer, txn: (
+        client.begin(name="job/2", timeout=float("nan"))
+    ),
     "a transaction name is text, not int": lambda client, producer, consumer, txn: client.begin(name=5),  # type: ignore[arg-type]
     "'x' is no writer id": lambda client, producer, consumer, txn: txn.commit(writers=["x"]),
     "a topic has at least one segment, not 'x'": lambda client, producer, consumer, txn: client.create_topic(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import Session
@@ -15,12 +17,11 @@ CALL_TIMEOUT_S = 10.0
 async def call(session: Session, command: pb.Command, what: str, *, role: str | None = None) -> pb.Command:
     """Ask the servers in turn, those known to have `role` first, until one answers."""
     deadline = session.deadline()
-    tries = 0
+    tries = itertools.count()
 
     async def attempt() -> pb.Command:
-        nonlocal tries
-        link = await _any_link(session, role, tries, deadline)
-        tries += 1
+        # ▲ Counted before it connects: one that cannot be reached would be the only one asked.
+        link = await _any_link(session, role, next(tries), deadline)
         return await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
 
     return await session.repeat(what, deadline, attempt)

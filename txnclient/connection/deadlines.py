@@ -53,12 +53,13 @@ async def within(work: Coroutine[object, object, T], timeout_s: float | None, wh
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s != timeout_s:
         work.close()
         raise InvalidArgument(f"a timeout is a number of seconds, not {timeout_s!r}")
+    limit = asyncio.timeout(timeout_s)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with limit:
             return await work
     except TimeoutError as error:
-        if isinstance(error, Timeout):
-            raise  # the work's own
+        if isinstance(error, Timeout) or not limit.expired():
+            raise  # the work's own, or of code of the caller's that it has run: a socket's timeout is one, too
         raise Timeout(f"{what}: not done within {timeout_s:g} s") from None
 
 

@@ -159,7 +159,7 @@ class Consumer(Generic[V]):
             except BaseException as error:
                 await self._impl.undo_with(txn, held, error)
                 raise
-            if not inside.aborting:
+            if not inside.aborting or inside.abandoned:
                 await self._impl.commit_with(txn, held)
         finally:
             inside.settle_later()  # if undecided: no other call settles it

@@ -20,12 +20,12 @@ def delivery_time_ms(deliver_after: float | timedelta | None, deliver_at_ms: int
         )
     if deliver_after is not None:
         seconds = deliver_after.total_seconds() if isinstance(deliver_after, timedelta) else deliver_after
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not abs(seconds) < math.inf:
             raise InvalidArgument(f"deliver_after is a number of seconds or a timedelta, not {deliver_after!r}")
         if seconds < 0:
             raise InvalidArgument(f"deliver_after must not be negative: {deliver_after!r}")
         if seconds * 1000 > MAX_DELAY_MS:
-            raise InvalidArgument(f"deliver_after is at most {DAYS} days, not {seconds:.0f} s")
+            raise InvalidArgument(f"deliver_after is at most {DAYS} days, not {seconds!r:.20} s")
         # ▲ `now_ms` is cut to whole ms: without one more the message could come a part of one too early.
         return now_ms + 1 + math.ceil(seconds * 1000) if seconds else 0
     if deliver_at_ms is None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict
 from typing import Protocol
 
 from txnclient.connection.session import Session
-from txnclient.producing.batches import GatheringBatch
+from txnclient.producing.batches import Batch, GatheringBatch
 
 
 class Closer(Protocol):
@@ -18,15 +17,14 @@ class Closer(Protocol):
 
 
 class Lingering:
-    """Closes batches of all channels of a producer with one timer and one callback a turn. `gathers`: whether a batch
-    is still open."""
+    """Closes batches of all channels of a producer with one timer and one callback a turn."""
 
-    def __init__(self, session: Session, linger_s: float, gathers: Callable[[GatheringBatch], bool]) -> None:
+    def __init__(self, session: Session, linger_s: float) -> None:
         self._session = session
         self._linger_s = linger_s
-        self._gathers = gathers
         self._this_turn: list[tuple[Closer, GatheringBatch]] = []
-        self._later: deque[tuple[Closer, GatheringBatch]] = deque()
+        self._later: OrderedDict[GatheringBatch, Closer] = OrderedDict()
+        """In the order in which they are due."""
         self._timer: asyncio.TimerHandle | None = None
 
     def leave_this_turn(self, channel: Closer, batch: GatheringBatch) -> None:
@@ -38,9 +36,15 @@ class Lingering:
     def leave_later(self, channel: Closer, batch: GatheringBatch) -> None:
         """Close `batch` when lingering is over."""
         batch.due = self._session.clock.monotonic() + self._linger_s
-        self._later.append((channel, batch))
+        self._later[batch] = channel
         if self._timer is None:
             self._timer = self._session.loop.call_later(self._linger_s, self._over)
+
+    def over(self, batch: Batch) -> None:
+        """The batch has ended, perhaps long before its time. ▲ It would be kept until then, with its entry, beyond what
+        the buffer bounds."""
+        if isinstance(batch, GatheringBatch):
+            self._later.pop(batch, None)
 
     def _turn_over(self) -> None:
         leaving, self._this_turn = self._this_turn, []
@@ -50,13 +54,10 @@ class Lingering:
     def _over(self) -> None:
         self._timer = None
         now = self._session.clock.monotonic()
-        while self._later and self._later[0][1].due <= now:
-            channel, batch = self._later.popleft()
-            channel.close_batch(batch)
-        while self._later and not self._gathers(self._later[0][1]):
-            self._later.popleft()
-        if self._later:
-            self._timer = self._session.loop.call_later(max(0.0, self._later[0][1].due - now), self._over)
+        while (first := next(iter(self._later), None)) is not None and first.due <= now:
+            self._later.pop(first).close_batch(first)
+        if first is not None:
+            self._timer = self._session.loop.call_later(max(0.0, first.due - now), self._over)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from txnclient.connection.deadlines import Deadline
 from txnclient.producing.buffer import Buffer
@@ -13,6 +13,10 @@ from txnclient.producing.source_ids import Standing
 from txnwire.entry import OutgoingMessage
 from txnwire.errors import InvalidArgument
 from txnwire.ids import MessageId
+
+ID_BYTES: Final = 10
+"""Bytes that an id of the source takes in an entry at most. ▲ Ids far apart would make a full batch larger than an
+entry may be, which would end the producer, and each later one at the same place."""
 
 
 class Placing(NamedTuple):
@@ -54,6 +58,7 @@ async def send_numbered(
         await asyncio.sleep(0)  # ▲ C6: a caller that rewinds far must not block the event loop
         return STORED_BEFORE
     stored: asyncio.Future[MessageId]
+    size += ID_BYTES
     if standing is Standing.UNDER_WAY:
         stored = life.repeated(sequence_id)
     else:
@@ -113,6 +118,7 @@ def send_numbered_nowait(
         stored: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
         stored.set_result(STORED_BEFORE)
         return stored
+    size += ID_BYTES
     if standing is Standing.NEW and not placing.buffer.has_room(size):
         raise placing.buffer.full()
     stored = life.outcome(sequence_id)

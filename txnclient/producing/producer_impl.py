@@ -17,13 +17,13 @@ from txnclient.producing.bulk import BulkPart, SentIds, parts_of
 from txnclient.producing.bulk_sends import EntryRun, Pull, send_bulk
 from txnclient.producing.channel import Channel
 from txnclient.producing.channels import Channels
-from txnclient.producing.large_values import send_large, transaction_of
+from txnclient.producing.large_values import PIECE_BYTES, send_large, transaction_of
 from txnclient.producing.later import delivery_time_ms
 from txnclient.producing.lingering import Lingering
 from txnclient.producing.moving import Group
 from txnclient.producing.numbered import NumberedLife
 from txnclient.producing.numbered_sends import Placing, expect_life, send_numbered, send_numbered_nowait
-from txnclient.producing.outgoing import checked, checked_value
+from txnclient.producing.outgoing import check_size, checked, checked_value
 from txnclient.producing.untold import Looked, Untold
 from txnclient.serializers import Serializer, V, encode
 from txnclient.transactions.transaction_impl import FENCED_LIKE, TransactionImpl, check_transaction, reason_of
@@ -56,6 +56,19 @@ COMPRESSIONS = {
 T = TypeVar("T")
 
 
+def check_options(
+    linger_ms: float, batch_bytes: int, compression: str | None, compression_level: int, buffer_bytes: int
+) -> None:
+    """Raises `InvalidArgument`."""
+    if not (compression is None or isinstance(compression, str)) or compression not in COMPRESSIONS:
+        raise InvalidArgument(f"compression {compression!r}: expected 'zstd', 'lz4' or None")
+    if not 1 <= compression_level <= MAX_LEVEL:
+        raise InvalidArgument(f"compression_level {compression_level}: expected 1 to {MAX_LEVEL}")
+    # ▲ nan would close no batch, and would be looked at in every turn of the loop.
+    if not linger_ms >= 0 or batch_bytes < 1 or buffer_bytes < 1:
+        raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
+
+
 class ProducerImpl(Generic[V]):
     """Behind one `Producer`, which documents the public calls: gives messages to its channels, and ends with them."""
 
@@ -74,12 +87,6 @@ class ProducerImpl(Generic[V]):
         life: NumberedLife | None = None,
         on_closed: Callable[[ProducerImpl[V]], None],
     ) -> None:
-        if compression not in COMPRESSIONS:
-            raise InvalidArgument(f"compression {compression!r}: expected 'zstd', 'lz4' or None")
-        if not 1 <= compression_level <= MAX_LEVEL:
-            raise InvalidArgument(f"compression_level {compression_level}: expected 1 to {MAX_LEVEL}")
-        if linger_ms < 0 or batch_bytes < 1 or buffer_bytes < 1:
-            raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
         self.life = life
         self.incarnation = session.random_u64() if life is None else life.incarnation
         self.name = validate_name(name or f"producer-{self.incarnation:016x}", part="producer name")
@@ -96,7 +103,7 @@ class ProducerImpl(Generic[V]):
         self._buffer = Buffer(session, self.name, buffer_bytes, None if life is None else life.ids)
         self._pending: dict[Batch, None] = {}
         self._untold = Untold()
-        self._lingering = Lingering(session, linger_ms / 1000, self._pending.__contains__)
+        self._lingering = Lingering(session, linger_ms / 1000)
         self._failure: TxnError | None = None
         self._closed = False
         self._all_closed = asyncio.Event()
@@ -141,9 +148,11 @@ class ProducerImpl(Generic[V]):
             message, size = self.prepared(value, key, properties, event_time_ms)
             return await send_numbered(self._placing(), life, number, message, size, self._session.deadline())
         data = self._encoded(value)
+        if chunk:
+            data = checked_value(data)  # ▲ before it is measured: the items of a view may be wider than a byte
         if chunk and len(data) > MAX_VALUE_BYTES:
-            data = checked_value(data)
             head, overhead = checked(b"", key, properties, event_time_ms)
+            check_size(overhead + PIECE_BYTES)
             inside = transaction_of(len(data), txn)
             self._check_sends(inside)
             try:
@@ -410,6 +419,7 @@ class ProducerImpl(Generic[V]):
     def settled(self, batch: Batch, stored: bool) -> None:
         """The batch has its final answer, or was withdrawn."""
         self._pending.pop(batch, None)
+        self._lingering.over(batch)
         batch.ended()
         self._buffer.give_back(batch.bytes)
         if stored and batch.last > self._last_stored:
@@ -445,6 +455,7 @@ class ProducerImpl(Generic[V]):
     def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
         """A batch was divided into several because its segment was split."""
         del self._pending[batch]
+        self._lingering.over(batch)
         self._pending |= dict.fromkeys(parts)
 
     def held_back(self, channel: Channel) -> bool:

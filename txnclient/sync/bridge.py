@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import queue
 import threading
@@ -24,6 +25,8 @@ from txnclient.reading.unfinished import UnfinishedSync
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import cancelled_in
 from txnwire.errors import ConnectionLost, InvalidArgument, TxnError, for_good
+
+_log = logging.getLogger("txnclient")
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
@@ -73,11 +76,19 @@ class Sent(Future[T]):
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        if timeout != 0 and not self.done():
+            self._expect_elsewhere()
         if timeout is None:
             _wait(self)
         error = super().exception(timeout)
         self.looked.yes = True
         return error
+
+    def _expect_elsewhere(self) -> None:
+        """▲ C6: raises `InvalidArgument` in the loop's thread, where callbacks of sent messages run: it would wait for
+        itself for ever, and every other caller with it."""
+        if self.inner is not None and asyncio.events._get_running_loop() is self.inner.get_loop():
+            raise for_good(InvalidArgument("a message was waited for by the event loop's own thread, which sends it"))
 
     def cancel(self) -> bool:
         cancelled = super().cancel()
@@ -167,6 +178,18 @@ class Bridge:
             return function()
 
         return self.wait(run())
+
+    def read(self, attribute: Callable[[], T]) -> T:
+        """As `call`, of what waits for nothing. ▲ Behind the last client it is read here, for no loop changes it any
+        more: a program looks at its transaction's result when it has closed everything."""
+        if self._stopped or threading.current_thread() is self._thread:
+            return attribute()
+        return self.call(attribute)
+
+    def close(self, thing: Closable) -> None:
+        """Close what was opened in a client. What the last client has closed is closed: this may be repeated."""
+        if not self._stopped:
+            self.wait(thing.close())
 
     def sent(self, producer: Teller, start: Callable[[], asyncio.Future[T]], txn: TransactionImpl | None) -> Future[T]:
         """Start a send in the loop, which raises a refusal at once; returns the result for any thread. A failure counts
@@ -284,7 +307,8 @@ class Bridge:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._stopped:
+                self._run_loop()
             left = asyncio.all_tasks(self._loop)
             for task in left:
                 task.cancel()
@@ -295,6 +319,14 @@ class Bridge:
             for sent in [one for one in self._sent if not one.done()]:
                 sent.abandoned()
             self._loop.close()
+
+    def _run_loop(self) -> None:
+        """▲ C6: what a serializer or a callback of a sent message raises may be meant to end the program, and must not
+        end the loop: all callers, in every thread, would wait for ever."""
+        try:
+            self._loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            _log.error("%s was raised in the thread of the event loop, where it ends nothing", type(error).__name__)
 
     def _stop_if_unused(self) -> None:
         with self._lock:

@@ -144,13 +144,13 @@ class Client(Openers):
     @property
     def transaction_key(self) -> str | None:
         """The key given to `connect`."""
-        return self._bridge.call(lambda: self._inner.transaction_key)
+        return self._bridge.read(lambda: self._inner.transaction_key)
 
     @property
     def key_epoch(self) -> int | None:
         """The epoch of this client as holder of its transaction key, from 0: a holder with a higher epoch has fenced
         it. None without a key."""
-        return self._bridge.call(lambda: self._inner.key_epoch)
+        return self._bridge.read(lambda: self._inner.key_epoch)
 
     def begin(
         self,
@@ -217,10 +217,10 @@ class Client(Openers):
             except BaseException as error:
                 self._bridge.wait(impl.abort_because(error))
                 raise
-            if not impl.aborting:
+            if not impl.aborting or impl.abandoned:
                 txn.commit()
         finally:
-            if impl.undecided:
+            if not impl.ended:
                 self._bridge.call(impl.settle_later)
 
     def transaction_info(self, txn_id: TxnId | str) -> dict[str, Any]:

@@ -29,25 +29,25 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
 
     @property
     def name(self) -> str:
-        return self._bridge.call(lambda: self._inner.name)
+        return self._bridge.read(lambda: self._inner.name)
 
     @property
     def subscription(self) -> str:
-        return self._bridge.call(lambda: self._inner.subscription)
+        return self._bridge.read(lambda: self._inner.subscription)
 
     @property
     def topics(self) -> list[str]:
-        return self._bridge.call(lambda: self._inner.topics)
+        return self._bridge.read(lambda: self._inner.topics)
 
     @property
     def type(self) -> str:
         """`"stream"` or `"queue"`."""
-        return self._bridge.call(lambda: self._inner.type)
+        return self._bridge.read(lambda: self._inner.type)
 
     @property
     def segments(self) -> list[str]:
         """Paths of the segments assigned to this consumer now."""
-        return self._bridge.call(lambda: self._inner.segments)
+        return self._bridge.read(lambda: self._inner.segments)
 
     def lag(self) -> Lag:
         """How far the subscription is behind, over all its consumers: messages not acked, and the age of the oldest,
@@ -84,7 +84,7 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
     @property
     def paused(self) -> list[str]:
         """Paths of the segments assigned to this consumer now that are paused."""
-        return self._bridge.call(lambda: self._inner.paused)
+        return self._bridge.read(lambda: self._inner.paused)
 
     def receive(self, timeout: float | None = None) -> Message[V]:
         """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: waits without
@@ -147,10 +147,10 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
             except BaseException as error:
                 self._bridge.wait(impl.undo_with(txn, held, error))
                 raise
-            if not inside.aborting:
+            if not inside.aborting or inside.abandoned:
                 self._bridge.wait(impl.commit_with(txn, held))
         finally:
-            if inside.undecided:
+            if not inside.ended:
                 self._bridge.call(inside.settle_later)
 
     def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
@@ -191,7 +191,7 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
 
     def close(self) -> None:
         """Give the segments back and leave the subscription; bounded, idempotent. Acks under way fail."""
-        self._bridge.wait(self._inner.close())
+        self._bridge.close(self._inner)
 
     def __iter__(self) -> Consumer[V]:
         return self

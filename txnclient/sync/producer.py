@@ -26,17 +26,17 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
 
     @property
     def name(self) -> str:
-        return self._bridge.call(lambda: self._inner.name)
+        return self._bridge.read(lambda: self._inner.name)
 
     @property
     def topic(self) -> str:
-        return self._bridge.call(lambda: self._inner.topic)
+        return self._bridge.read(lambda: self._inner.topic)
 
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id known to be stored, -1 for none. Of a numbered producer, the id behind which its
         source may go on: every id of the source up to it is stored, also at opening."""
-        return self._bridge.call(lambda: self._inner.last_sequence_id)
+        return self._bridge.read(lambda: self._inner.last_sequence_id)
 
     def send(
         self,
@@ -177,7 +177,7 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
     def close(self) -> None:
         """Send gathered messages and wait, at most 5 s; messages not stored by then fail. Idempotent. Raises the first
         unreported failure outside transactions, as `send` does; the producer is closed all the same."""
-        self._bridge.wait(self._inner.close())
+        self._bridge.close(self._inner)
 
     def __enter__(self) -> Producer[V]:
         return self

@@ -20,17 +20,17 @@ class Reader(Face[txnclient.reading.reader.Reader[V]], Generic[V]):
 
     @property
     def topics(self) -> list[str]:
-        return self._bridge.call(lambda: self._inner.topics)
+        return self._bridge.read(lambda: self._inner.topics)
 
     @property
     def snapshot(self) -> Snapshot | None:
         """The snapshot that the reader ends at; None without an end, and with isolation "read_uncommitted"."""
-        return self._bridge.call(lambda: self._inner.snapshot)
+        return self._bridge.read(lambda: self._inner.snapshot)
 
     @property
     def ended(self) -> bool:
         """Whether everything up to the end has been delivered and handed out: ▲ False after a failure."""
-        return self._bridge.call(lambda: self._inner.ended)
+        return self._bridge.read(lambda: self._inner.ended)
 
     def receive(self, timeout: float | None = None) -> Message[V]:
         """The next message. Raises `Timeout` when none has come within `timeout` seconds (None: waits without limit),
@@ -61,7 +61,7 @@ class Reader(Face[txnclient.reading.reader.Reader[V]], Generic[V]):
 
     def close(self) -> None:
         """Idempotent."""
-        self._bridge.wait(self._inner.close())
+        self._bridge.close(self._inner)
 
     def __iter__(self) -> Reader[V]:
         return self
@@ -87,7 +87,7 @@ class Watch(Face[txnclient.reading.watch.Watch]):
     def sees_all(self) -> bool:
         """Whether everything that the next snapshot adds wakes it. ▲ Not while several transactions are pending: one
         decided behind another open one wakes nothing. Then take a snapshot now and then."""
-        return self._bridge.call(lambda: self._inner.sees_all)
+        return self._bridge.read(lambda: self._inner.sees_all)
 
     def move(self, cut: Snapshot, *, timeout: float | None = None) -> None:
         """From now on wait for messages after this snapshot. Readers already in the right place stay. `timeout`: how
@@ -106,7 +106,7 @@ class Watch(Face[txnclient.reading.watch.Watch]):
 
     def close(self) -> None:
         """Idempotent."""
-        self._bridge.wait(self._inner.close())
+        self._bridge.close(self._inner)
 
     def __enter__(self) -> Watch:
         return self

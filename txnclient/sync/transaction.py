@@ -18,41 +18,41 @@ class Transaction(Face[txnclient.transactions.transaction.Transaction]):
 
     @property
     def id(self) -> TxnId:
-        return self._bridge.call(lambda: self._inner.id)
+        return self._bridge.read(lambda: self._inner.id)
 
     @property
     def name(self) -> str | None:
-        return self._bridge.call(lambda: self._inner.name)
+        return self._bridge.read(lambda: self._inner.name)
 
     @property
     def writer_id(self) -> int:
         """The writer that this object sends and acks as; random for each begin of a name, 0 without one."""
-        return self._bridge.call(lambda: self._inner.writer_id)
+        return self._bridge.read(lambda: self._inner.writer_id)
 
     @property
     def joined(self) -> bool:
         """Whether another begin had created the named transaction."""
-        return self._bridge.call(lambda: self._inner.joined)
+        return self._bridge.read(lambda: self._inner.joined)
 
     @property
     def state(self) -> TransactionState:
-        return self._bridge.call(lambda: self._inner.state)
+        return self._bridge.read(lambda: self._inner.state)
 
     @property
     def result(self) -> CommitResult | None:
         """The result of `commit`; None while it is not known to be committed. Another client that passes
         `result.revision` as `at_least` reads no older state."""
-        return self._bridge.call(lambda: self._inner.result)
+        return self._bridge.read(lambda: self._inner.result)
 
     @property
     def writers(self) -> tuple[int, ...] | None:
         """The writers that count in a committed named transaction; None: all, or not known."""
-        return self._bridge.call(lambda: self._inner.writers)
+        return self._bridge.read(lambda: self._inner.writers)
 
     @property
     def note(self) -> str | None:
         """The note of a committed named transaction; None: no note, or not known."""
-        return self._bridge.call(lambda: self._inner.note)
+        return self._bridge.read(lambda: self._inner.note)
 
     def flush(self, *, timeout: float | None = None) -> None:
         """Wait for every send and ack made through this object. Raises the error of one that failed, as `send` and

@@ -8,7 +8,9 @@ the open ids after each new connection and when a TCID has moved.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import math
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import Final
@@ -29,6 +31,8 @@ from txnwire.proto import txn_pb2 as pb
 MAX_ATTEMPT_BYTES: Final = 32
 MIN_KEEP: Final = timedelta(minutes=1)
 MAX_KEEP: Final = timedelta(days=36_525)
+MAX_TIMEOUT_S: Final = MAX_KEEP.total_seconds()
+"""What can be asked for; the service has a maximum of its own, which is far lower."""
 
 ATTEMPT_TIMEOUT_S = 10.0
 """Timeout of one request to one coordinator; the call tries others until its own deadline."""
@@ -208,7 +212,7 @@ class Coordinators:
         writer = session.random_u64() if writer_id is None else _checked_writer(writer_id)
         request = pb.NewTxn(
             name=name,
-            timeout_ms=int(timeout_s * 1000),
+            timeout_ms=max(1, round(timeout_s * 1000)),
             attempt=attempt_id,
             keep_ms=0 if keep is None else _checked_keep_ms(keep),
             keep_newest=keep_newest,
@@ -249,11 +253,15 @@ class Coordinators:
 
     async def attach(self, txn_id: TxnId, name: str, deadline: Deadline) -> TransactionImpl:
         """Attach to a transaction by its id, without looking up the name."""
+        tries = itertools.count()
         link = await self._session.repeat(
-            f"attaching to transaction {txn_id}", deadline, lambda: self._link_to_end(txn_id.tcid, 0, deadline)
+            f"attaching to transaction {txn_id}",
+            deadline,
+            lambda: self._link_to_end(txn_id.tcid, next(tries), deadline),
         )
         joined = Joined(validate_txn_name(name), self._session.random_u64(), joined=True)
-        return TransactionImpl(self._session, self, txn_id, expires_at=deadline.at, link=link, joined=joined)
+        # ▲ Its deadline is not known: by another one it would be given up, and called timed out, while it is open.
+        return TransactionImpl(self._session, self, txn_id, expires_at=math.inf, link=link, joined=joined)
 
     async def committed_as(self, txn: TransactionImpl, deadline: Deadline) -> CommitResult | None:
         """How a named transaction committed. It must be known as committed, so a begin of the name creates nothing.
@@ -314,12 +322,11 @@ class Coordinators:
                     raise deadline.expired(f"ending transaction {txn.id}", error) from error
             else:
                 return reply.end_txn_ok
-        tries = 0
+        tries = itertools.count()
 
         async def attempt() -> pb.EndTxnOk:
-            nonlocal tries
-            link = await self._link_to_end(txn.id.tcid, tries, deadline)
-            tries += 1
+            # ▲ Counted before it connects: one that cannot be reached would be the only one asked.
+            link = await self._link_to_end(txn.id.tcid, next(tries), deadline)
             reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
             return reply.end_txn_ok
 
@@ -449,8 +456,10 @@ def _result(ok: pb.NewTxnOk) -> CommitResult | None:
 
 
 def _check_timeout(timeout_s: object) -> None:
-    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise InvalidArgument(f"a transaction's timeout is a positive number of seconds, not {timeout_s!r}")
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:  # nan is neither
+        raise InvalidArgument(
+            f"a transaction's timeout is a positive number of seconds, not {timeout_s!r:.80} (100 years at most)"
+        )
 
 
 def _checked_attempt(attempt: bytes) -> bytes:

@@ -37,6 +37,7 @@ ABORT_ON_CLOSE_S = 2.0
 after the grace."""
 
 _OPEN = TransactionState.OPEN
+_ENDED = frozenset((TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.LEFT))
 _SENDS_NOTHING = frozenset((TransactionState.ABORTING, TransactionState.ABORTED, TransactionState.LEFT))
 
 _log = logging.getLogger("txnclient")
@@ -66,6 +67,8 @@ class TransactionImpl:
         """Whether another begin had created the named transaction."""
         self.expires_at = expires_at
         self.link = link
+        self.abandoned = False
+        """Whether the close of its client has aborted it. ▲ Whoever uses it has not, and may take it for committed."""
         self.begun_s = session.clock.monotonic()
         """When this object was made, on the monotonic clock."""
         self._session = session
@@ -127,7 +130,8 @@ class TransactionImpl:
             if self._result is not None:
                 return same_again(self._result, counted, note, self.id)
         if self._state not in (_OPEN, TransactionState.COMMITTING):
-            raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}")
+            why = ", because its client was closed" if self.abandoned else ""
+            raise InvalidTxnState(f"transaction {self.id} cannot commit: it is {self._state.value}{why}")
         self._state = TransactionState.COMMITTING
         self._counted, self._note = counted, note
         try:
@@ -285,10 +289,11 @@ class TransactionImpl:
             raise InvalidArgument(f"transaction {self.id} has no name, so nobody else would end it: abort it")
         if self._state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             return
+        deadline = self._session.deadline(timeout)  # refused before anything is withdrawn
         self._state = TransactionState.LEFT
         for participant in list(self._participants):
             participant.withdraw(self)
-        await self._wait_settled(self._session.deadline(timeout))
+        await self._wait_settled(deadline)
 
     async def abort_because(self, error: BaseException) -> None:
         """Try to abort for a short time. A failure adds a note to `error`, and the abort goes on in the background."""
@@ -308,6 +313,11 @@ class TransactionImpl:
     def undecided(self) -> bool:
         """Whether its end was requested and is not known."""
         return self._state is TransactionState.COMMITTING or self._state is TransactionState.ABORTING
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to settle: its end is known, or it was left."""
+        return self._state in _ENDED
 
     def settle_later(self) -> None:
         """Settle it in the background, until its end is known or its time is up. ▲ C1, C5: it is aborted even if a

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Protocol
 
 from txnclient.connection.deadlines import Deadline
@@ -16,7 +17,7 @@ from txnclient.connection.session import Session
 from txnclient.transactions.outcome import TransactionState
 from txnclient.transactions.settling import BackgroundSettling
 from txnclient.transactions.transaction_impl import TransactionImpl
-from txnwire.errors import ConnectionLost, ExpiredTransaction, InvalidTxnState, NotAllowed, TxnError
+from txnwire.errors import ConnectionLost, ExpiredTransaction, InvalidTxnState, NotAllowed, TxnDecided, TxnError
 from txnwire.ids import hash_key
 from txnwire.names import validate_transaction_key
 from txnwire.proto import txn_pb2 as pb
@@ -204,7 +205,8 @@ class HeldKey:
         if latest is None or latest.expires_at <= self._session.clock.monotonic():
             return
         if latest.state is TransactionState.ABORTING:
-            await latest.abort(timeout=deadline.remaining())
+            with suppress(TxnDecided):  # ▲ its own commit came first: that is over, and no reason not to begin
+                await latest.abort(timeout=deadline.remaining())
             await self._expect_none_open(deadline)  # ▲ another task may have begun one meanwhile
         elif latest.state in (TransactionState.OPEN, TransactionState.COMMITTING):
             raise InvalidTxnState(

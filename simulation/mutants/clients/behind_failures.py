@@ -86,8 +86,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a transaction is ended at any coordinator while the owner of its TCID does not answer",
         section="§9",
         file="txnclient/transactions/coordinators.py",
-        old="            tries += 1\n            reply = await link.call(command",
-        new="            reply = await link.call(command",
+        old="            link = await self._link_to_end(txn.id.tcid, next(tries), deadline)\n",
+        new="            link = await self._link_to_end(txn.id.tcid, 0, deadline)\n",
         tests=(
             f"{CLIENT}transactions/test_ends_elsewhere.py::"
             "test_a_transaction_is_ended_elsewhere_while_the_owner_of_its_tcid_does_not_answer",

@@ -231,16 +231,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a client that closes aborts nothing whose commit is under way (C5)",
         section="§6",
         file="txnclient/client.py",
-        old=(
-            '        if txn.state == "OPEN":\n'
-            "            try:\n"
-            "                await txn.abort(timeout=deadline.remaining())"
-        ),
-        new=(
-            '        if txn.state in ("OPEN", "COMMITTING"):\n'
-            "            try:\n"
-            "                await txn.abort(timeout=deadline.remaining())"
-        ),
+        old='        if txn.state == "OPEN":\n            txn.abandoned = True\n',
+        new='        if txn.state in ("OPEN", "COMMITTING"):\n            txn.abandoned = True\n',
         tests=(
             CARELESS_ENDS
             + "test_c5_a_commit_that_a_closing_client_cuts_off_is_of_unknown_outcome_and_turned_round_by_nobody",

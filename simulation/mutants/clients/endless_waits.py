@@ -3,12 +3,13 @@ one that cannot be joined (§11)."""
 
 from __future__ import annotations
 
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Edit, Mutant
 
 CLIENT = "tests/txnclient/"
 ENDED_LINKS = f"{CLIENT}connection/test_ended_links.py::"
 CLOSED_LINKS = f"{CLIENT}connection/test_closed_links.py::"
 TIME_UP = f"{CLIENT}producing/test_time_up.py::"
+ELSEWHERE = f"{CLIENT}transactions/test_ends_elsewhere.py::"
 SILENT = f"{CLIENT}connection/test_silent_servers.py::"
 LETTERS = f"{CLIENT}consuming/test_dead_letters_at_the_end.py::"
 DELETED = f"{CLIENT}consuming/test_dead_letters_of_deleted_topics.py::"
@@ -16,6 +17,7 @@ PATTERN = f"{CLIENT}consuming/test_topic_pattern.py::"
 
 NO_CLOSE = "a simulated client makes no call while it closes"
 NO_SILENCE = "a simulated server that is silent loses its connections"
+REACHED = "a simulated client that cannot reach a server for long is judged by what it reads, not by how long it waits"
 NO_PATTERN = "not looked for with seeds"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -286,5 +288,48 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_snapshot_of_a_topic_that_was_made_again_is_not_waited_for",
         ),
         why_tests="it reads snapshots of topics that are there",
+    ),
+    Mutant(
+        name="ended-at-one-coordinator-alone",
+        rule="a transaction is ended, and attached to, at any coordinator while that of its id cannot be reached",
+        section="§5",
+        file="txnclient/transactions/coordinators.py",
+        old="        return await self._session.links.get(addresses[tries % len(addresses)], deadline)\n",
+        new="        return await self._session.links.get(addresses[0], deadline)\n",
+        tests=(
+            f"{ELSEWHERE}test_a_transaction_is_ended_elsewhere_while_the_owner_of_its_tcid_cannot_be_reached[COMMITTED]",
+        ),
+        why_tests=REACHED,
+    ),
+    Mutant(
+        name="unreachable-coordinator-asked-again",
+        rule="an end of a transaction turns to the next coordinator also where the first one cannot be reached",
+        section="§5",
+        file="txnclient/transactions/coordinators.py",
+        old="            link = await self._link_to_end(txn.id.tcid, next(tries), deadline)\n",
+        new=(
+            "            link = await self._link_to_end(txn.id.tcid, tries[0], deadline)\n            tries[0] += 1\n"
+        ),
+        more=(
+            Edit(
+                "txnclient/transactions/coordinators.py",
+                "        tries = itertools.count()\n\n        async def attempt() -> pb.EndTxnOk:\n",
+                "        tries = [0]\n\n        async def attempt() -> pb.EndTxnOk:\n",
+            ),
+        ),
+        tests=(
+            f"{ELSEWHERE}test_a_transaction_is_ended_elsewhere_while_the_owner_of_its_tcid_cannot_be_reached[ABORTED]",
+        ),
+        why_tests=REACHED,
+    ),
+    Mutant(
+        name="unreachable-server-asked-again",
+        rule="what any server answers is asked of the next one also where the first one cannot be reached",
+        section="§11",
+        file="txnclient/connection/any_server.py",
+        old="        link = await _any_link(session, role, next(tries), deadline)\n",
+        new="        link = await _any_link(session, role, 0, deadline)\n",
+        tests=(f"{SILENT}test_a_request_that_any_server_answers_goes_to_another_one_if_the_first_cannot_be_reached",),
+        why_tests="no simulated client lists topics while a server is down",
     ),
 )

@@ -209,4 +209,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="the simulation has no threads",
     ),
+    Mutant(
+        name="stored-and-kept-while-it-would-linger",
+        rule="a producer keeps nothing of what is stored, however long its batches may linger",
+        section="§9",
+        file="txnclient/producing/producer_impl.py",
+        old="        self._lingering.over(batch)\n        batch.ended()\n",
+        new="        batch.ended()\n",
+        tests=(
+            "tests/txnclient/producing/test_lingering.py::"
+            "test_stored_messages_are_not_kept_until_their_batches_would_have_been_due",
+        ),
+        why_tests="no judge looks at a client's memory",
+    ),
 )

@@ -235,4 +235,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=WHY,
     ),
+    Mutant(
+        name="ids-take-no-room",
+        rule="a numbered producer's batch fits into an entry with its ids, however far apart they are",
+        section="§7",
+        file="txnclient/producing/numbered_sends.py",
+        old="    size += ID_BYTES\n    if standing is Standing.NEW",
+        new="    if standing is Standing.NEW",
+        tests=("tests/txnclient/producing/test_numbered.py::test_ids_far_apart_and_their_messages_fit_into_one_entry",),
+        why_tests="simulated batches are small",
+    ),
 )

@@ -145,9 +145,13 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="batches that left full before their time wake nobody",
         section="§9",
         file="txnclient/producing/lingering.py",
-        old="        while self._later and not self._gathers(self._later[0][1]):\n",
-        new="        if self._later and not self._gathers(self._later[0][1]):\n",
-        tests=("tests/txnclient/producing/test_lingering.py::test_batches_that_have_left_meanwhile_wake_nobody",),
+        old="            self._later.pop(batch, None)\n",
+        new="            pass\n",
+        tests=(
+            "tests/txnclient/producing/test_lingering.py::test_batches_that_have_left_meanwhile_wake_nobody",
+            "tests/txnclient/producing/test_lingering.py::"
+            "test_stored_messages_are_not_kept_until_their_batches_would_have_been_due",
+        ),
         why_tests=COST,
     ),
     Mutant(

@@ -200,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="one timer serves all batches that linger: it is set anew behind each",
         section="§9",
         file="txnclient/producing/lingering.py",
-        old="        if self._later:\n            self._timer =",
+        old="        if first is not None:\n            self._timer =",
         new="        if False:\n            self._timer =",
         tests=(GATHERING + "test_lingering_ends_for_each_of_several_segments_in_its_time",),
         why_tests=SELDOM,

@@ -81,4 +81,16 @@ MUTANTS = (
         old="    record = TransactionKey(epoch=state.record.epoch + 1, since_ms=state.record.since_ms, deleted_ms=now_ms)\n",
         new="    record = TransactionKey(epoch=state.record.epoch, since_ms=state.record.since_ms, deleted_ms=now_ms)\n",
     ),
+    Mutant(
+        name="decided-commit-fails-the-next-begin",
+        rule="a begin goes on where the cancelled commit before it has been decided",
+        section="§9",
+        file="txnclient/transactions/transaction_keys.py",
+        old="            with suppress(TxnDecided):",
+        new="            with suppress():",
+        tests=(
+            "tests/test_transaction_keys.py::test_a_begin_goes_on_where_the_cancelled_commit_before_it_has_been_decided",
+        ),
+        why_tests="it takes a begin within the moment in which a cancelled commit is being settled",
+    ),
 )

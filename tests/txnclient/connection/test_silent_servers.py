@@ -50,6 +50,19 @@ async def test_a_request_that_any_server_answers_goes_to_another_one_if_the_firs
 
 
 @virtual_time
+async def test_a_request_that_any_server_answers_goes_to_another_one_if_the_first_cannot_be_reached() -> None:
+    """▲ A server that has just died is listed until its lease ends."""
+    async with connected("broker:1", "broker:2", timeout=5.0) as (cluster, client):
+        another = home_and_another(client)[1]
+        cluster.coordinators = {0: another}
+        cluster.announce()
+        await until(lambda: client._directory.addresses()[0] == another)
+        await cluster.servers[another].stop()
+        assert await client.list_topics() == [TOPIC]
+        assert await client.admin("brokers.list") == {"v": 1}
+
+
+@virtual_time
 async def test_who_is_at_an_owner_that_hangs_turns_to_the_next_one() -> None:
     """▲ Nobody would tell him: a consumer would get nothing more, and each send would end with `Timeout`."""
     async with connected("broker:1", "broker:2", timeout=20.0) as (cluster, client):

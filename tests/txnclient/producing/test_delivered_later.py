@@ -56,6 +56,7 @@ def test_times_that_are_taken(after: float | timedelta | None, at_ms: int | None
         ("5m", None, "a number of seconds"),
         (True, None, "a number of seconds"),
         (timedelta(days=30, seconds=1), None, "at most 30 days"),
+        pytest.param(10**400, None, "at most 30 days", id="more than a float holds"),
         (None, NOW_MS + MAX_DELAY_MS + 1, "at most 30 days"),
         (None, 1.5, "a whole number"),
     ],

@@ -75,6 +75,27 @@ async def test_what_is_too_large_says_what_to_do(client: txnclient.Client) -> No
     await producer.send(b"small", chunk=True)
 
 
+async def test_a7_a_view_of_items_wider_than_a_byte_is_sent_in_pieces_by_its_bytes(client: txnclient.Client) -> None:
+    """▲ Measured by its items it went the way of small values, where "send it with chunk=True" refused it."""
+    topic = await new_topic(client)
+    async with client.producer(topic) as producer, client.transaction() as txn:
+        await producer.send(memoryview(LARGE).cast("I"), chunk=True, txn=txn)  # type: ignore[arg-type]
+        with pytest.raises(txnclient.InvalidArgument, match="bytes, not int"):
+            await producer.send(5, chunk=True, txn=txn)  # type: ignore[arg-type]
+    assert briefs(await read_all(client, topic)) == [brief(LARGE)]
+
+
+async def test_c9_properties_that_leave_no_room_for_a_piece_are_refused_before_any_is_sent(
+    client: txnclient.Client,
+) -> None:
+    """▲ Its first piece would be refused by itself, and leave the transaction able to abort only."""
+    properties = {"large": Random(7).randbytes(MAX_VALUE_BYTES // 2 - PIECE_BYTES // 4).hex()}
+    async with client.producer(await new_topic(client)) as producer, client.transaction() as txn:
+        with pytest.raises(txnclient.MessageTooLarge, match="with its key and properties"):
+            await producer.send(LARGE, properties=properties, chunk=True, txn=txn)
+    assert txn.state == "COMMITTED"
+
+
 async def test_a7_a_send_given_up_halfway_can_only_be_aborted(client: txnclient.Client) -> None:
     topic = await new_topic(client)
     producer = await client.producer(topic, buffer_bytes=PIECE_BYTES)

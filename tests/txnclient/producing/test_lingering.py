@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
+import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import TOPIC, connected
+from tests.waiting import until
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.producing.batches import GatheringBatch
@@ -47,7 +54,7 @@ def test_batches_that_have_left_meanwhile_wake_nobody() -> None:
     """A busy producer's batches are full long before their time: a timer for each would cost more than the sends."""
     loop, channel = Loop(), Gathering()
     session = cast(Session, SimpleNamespace(loop=loop, clock=loop))
-    lingering = Lingering(session, 20.0, channel.batches.__contains__)
+    lingering = Lingering(session, 20.0)
 
     def begin() -> GatheringBatch:
         batch = GatheringBatch(None, Deadline(loop, 100.0))
@@ -58,7 +65,9 @@ def test_batches_that_have_left_meanwhile_wake_nobody() -> None:
     first = begin()
     for _ in range(10):
         loop.now_s += 1.0
-        del channel.batches[begin()]  # it was full
+        full = begin()
+        del channel.batches[full]
+        lingering.over(full)
     loop.now_s += 1.0
     last = begin()
     (timer,) = loop.timers
@@ -70,3 +79,26 @@ def test_batches_that_have_left_meanwhile_wake_nobody() -> None:
     wake()
     assert channel.closed == [first, last]
     assert len(loop.timers) == 2
+
+
+@virtual_time
+async def test_stored_messages_are_not_kept_until_their_batches_would_have_been_due() -> None:
+    """▲ A program that lingers for long would hold all that it has sent meanwhile."""
+    async with connected() as (cluster, client):
+        server, producer = cluster.servers["broker:1"], await client.producer(TOPIC, linger_ms=60_000)
+        server.stall_sends = True
+        kept: list[weakref.ref[asyncio.Future[txnclient.MessageId]]] = []
+
+        def send() -> None:
+            kept.append(weakref.ref(producer.send_nowait(b"x", key="k")))
+
+        send()
+        for _ in range(20):
+            await until(lambda: server.stalled)
+            send()  # it waits for company, until the one before is stored
+            server.finish_sends()
+        await until(lambda: server.stalled)
+        server.finish_sends()
+        await producer.flush()
+        gc.collect()
+        assert [one for one in kept if one() is not None] == []

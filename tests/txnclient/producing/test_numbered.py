@@ -21,6 +21,7 @@ from txnclient.producing import source_ids
 from txnclient.producing.numbered import ASK_AGAIN_S
 from txnclient.producing.producer import producer_impl
 from txnwire.ids import HASH_SPACE, Position, hash_key
+from txnwire.protocol import MAX_VALUE_BYTES
 
 NAME = "importer-7"
 UNKNOWN = Position(0, -1)
@@ -432,3 +433,31 @@ async def test_of_openings_at_one_moment_one_sends_in_the_end(client: txnclient.
             await _closed(producer)
     assert sent == 1
     assert await stored(client, topic) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"compression": "gzip"}, {"compression": ["lz4"]}, {"linger_ms": float("nan")}, {"serializer": "xml"}]
+)
+@virtual_time
+async def test_an_opening_that_is_refused_takes_no_name_from_the_producer_that_has_it(wrong: dict[str, Any]) -> None:
+    """▲ A slip in a program that is started beside a running one would end that."""
+    async with connected() as (_, client):
+        running = await numbered(client, TOPIC)
+        await running.send(b"1", sequence_id=1)
+        with pytest.raises(txnclient.InvalidArgument):
+            await numbered(client, TOPIC, **wrong)
+        await running.send(b"2", sequence_id=2)
+
+
+@virtual_time
+async def test_ids_far_apart_and_their_messages_fit_into_one_entry() -> None:
+    """▲ The batch was larger than an entry may be, and ended the producer."""
+    random, count, step = Random(1), 10_000, 1 << 47
+    async with connected() as (cluster, client):
+        producer = await numbered(client, TOPIC, batch_bytes=MAX_VALUE_BYTES, compression=None)
+        for one in range(count):
+            value = random.randbytes(MAX_VALUE_BYTES // count - 26)
+            producer.send_nowait(value, key="k", properties={"a": ""}, event_time_ms=1, sequence_id=one * step)
+        await producer.flush()
+        assert producer.last_sequence_id == (count - 1) * step
+        assert sum(last - first + 1 for stored in cluster.stored.values() for first, last, _ in stored) == count

@@ -6,9 +6,11 @@ import ast
 import asyncio
 import gc
 import inspect
+import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import wait
 from typing import Any, ClassVar
 
@@ -18,7 +20,7 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from txnclient.producing.producer import producer_impl
-from txnclient.sync.bridge import Sent
+from txnclient.sync.bridge import Bridge, Sent
 from txnwire.entry import Columns
 
 TOPIC = "topic://public/default/sync"
@@ -346,3 +348,84 @@ def test_a_twin_hands_on_every_argument(name: str) -> None:
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
     used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     assert set(inspect.signature(method).parameters) <= used
+
+
+@pytest.mark.parametrize("of_consumer", [False, True])
+@pytest.mark.parametrize("failed", [False, True])
+async def test_a_block_leaves_nothing_open_where_an_interrupt_comes_before_its_end_has_begun(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch, failed: bool, of_consumer: bool
+) -> None:
+    """▲ Readers would wait behind it until its deadline. Beside a busy loop that moment is long."""
+    submit = asyncio.run_coroutine_threadsafe
+
+    def interrupted(work: Coroutine[Any, Any, Any], _: object) -> Any:
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit)
+        work.close()
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer, client.consumer(TOPIC, "s") as consumer:
+                producer.send(b"a")
+                block = consumer.transaction(consumer.receive(timeout=20)) if of_consumer else client.transaction()
+                try:
+                    with block as txn:
+                        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+                        if failed:
+                            raise ValueError
+                except KeyboardInterrupt:
+                    interrupts.append(txn)
+                give_up = time.monotonic() + 20
+                while (outcome := client.outcomes([txn.id])[txn.id]) == "OPEN":
+                    assert time.monotonic() < give_up, "it was left open"
+                assert outcome == "ABORTED"
+
+    interrupts: list[object] = []
+    await asyncio.to_thread(work)
+    assert interrupts
+
+
+async def test_what_would_end_the_program_does_not_end_the_loop_of_all_its_threads(cluster: InProcessCluster) -> None:
+    """Dies where it waits for a loop that has ended."""
+    found: list[list[str]] = []
+
+    def leave(value: bytes) -> bytes:
+        raise SystemExit(3)
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC, serializer=(leave, bytes)) as producer:
+                with pytest.raises(SystemExit):
+                    producer.send(b"x")
+                found.append(client.list_topics())
+                client._bridge._soon(sys.exit)  # as a callback of a sent message
+                found.append(client.list_topics())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, 20)
+    assert found == [[TOPIC], [TOPIC]]
+
+
+def test_a_callback_of_one_message_that_waits_for_another_is_refused() -> None:
+    """Dies where the loop's thread waits for itself."""
+    bridge, raised = Bridge(), list[BaseException]()
+
+    def callback() -> None:
+        unsent: Sent[None] = Sent(bridge._soon, None)
+        unsent.inner = asyncio.get_running_loop().create_future()
+        unsent.result()
+
+    def work() -> None:
+        try:
+            bridge.call(callback)
+        except txnclient.InvalidArgument as error:
+            raised.append(error)
+        bridge._stop_if_unused()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert ["event loop's own thread" in str(error) for error in raised] == [True]

@@ -356,3 +356,38 @@ async def test_what_waits_to_be_sent_is_given_up_by_a_commit_that_does_not_count
         server.hold.pop("open_producer").set()
         await producer.send(b"alone")
         assert server.seen["send"] == 1
+
+
+@virtual_time
+async def test_who_has_attached_long_ago_is_told_of_an_abort_as_of_one() -> None:
+    """▲ The deadline of the transaction is not known there: that of the call said that its time was up."""
+    async with connected() as (_, client):
+        mine = await client.begin(name=NAME, timeout=600.0)
+        late = await client.attach(mine.id, name=NAME)
+        await asyncio.sleep(60.0)
+        await mine.abort()
+        with pytest.raises(txnclient.TxnAborted) as raised:
+            await late.commit()
+        assert type(raised.value) is txnclient.TxnAborted
+
+
+@virtual_time
+async def test_a_commit_that_is_cancelled_is_asked_for_again_long_after_its_object_was_attached() -> None:
+    async with connected() as (cluster, client):
+        server, mine = cluster.servers["broker:1"], await client.begin(name=NAME, timeout=600.0)
+        late = await client.attach(mine.id, name=NAME)
+        await asyncio.sleep(60.0)
+        server.ignore["end_txn"] = 5
+        committing = asyncio.ensure_future(late.commit())
+        await until(lambda: server.seen["end_txn"])
+        committing.cancel()
+        await until(lambda: cluster.states[mine.id] == "COMMITTED")
+
+
+@virtual_time
+async def test_the_shortest_timeout_of_a_name_is_not_taken_for_none() -> None:
+    """▲ None is the service's default: a minute."""
+    async with connected() as (cluster, client):
+        await client.begin(name=NAME, timeout=0.0001)
+        asked = [one.new_txn.timeout_ms for one in cluster.servers["broker:1"].commands if one.HasField("new_txn")]
+        assert asked == [1]
