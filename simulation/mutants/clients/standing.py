@@ -129,4 +129,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(PATTERNS + "test_a_topic_that_appears_is_read_from_its_beginning",),
         why_tests="not looked for with seeds",
     ),
+    Mutant(
+        name="full-store-ends-a-pattern",
+        rule="a store without room for the subscription of a new topic does not end a pattern's consumer",
+        section="§8",
+        file="txnclient/consuming/topic_pattern.py",
+        old="isinstance(error, (*TRANSIENT, StoreFull))",
+        new="isinstance(error, TRANSIENT)",
+        tests=(PATTERNS + "test_a_store_without_room_for_the_subscription_of_a_new_topic_ends_nothing",),
+        why_tests="no seed has a consumer of a pattern and a store that is full",
+    ),
 )
