@@ -139,4 +139,17 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(PATTERNS + "test_a_store_without_room_for_the_subscription_of_a_new_topic_ends_nothing",),
         why_tests="no seed has a consumer of a pattern and a store that is full",
     ),
+    Mutant(
+        name="closing-consumer-hands-out",
+        rule="a consumer that closes hands out nothing more while it moves dead letters",
+        section="§8",
+        file="txnclient/consuming/receiver.py",
+        old="        if source.paused or self._closed:\n",
+        new="        if source.paused:\n",
+        tests=(
+            "tests/txnclient/consuming/test_dead_letters_at_the_end.py::"
+            "test_a_consumer_that_closes_behind_a_move_hands_out_nothing_more",
+        ),
+        why_tests="no seed receives from a consumer that it closes",
+    ),
 )

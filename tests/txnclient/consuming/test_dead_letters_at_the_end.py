@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.waiting import until
+from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.dead_letters import DeadLetterPolicy, DeadLetters
 from txnclient.producing.producer_impl import ProducerImpl
 
@@ -71,3 +74,24 @@ async def test_a_client_that_closes_meanwhile_lets_a_consumer_leave_in_order() -
         assert server.seen["close_consumer"] == 2
         assert server.seen["leave_subscription"] == 1
         await asyncio.gather(*closing)
+
+
+@virtual_time
+async def test_a_consumer_that_closes_behind_a_move_hands_out_nothing_more() -> None:
+    """▲ Its application could not ack it: a loop that should end would fail, and the message count as redelivered."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "s", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC + "-x")
+        await until(lambda: len(server.consumers) == 2)
+        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
+        server.hold["create_topic"] = asyncio.Event()
+        assert await consumer.receive_many(1, timeout=0.1) == []
+        await until(lambda: server.seen["create_topic"])
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0.1)
+        server.deliver(SEGMENTS[0], 1, b"late")
+        await until(lambda: any(feed.buffered for feed in consumer_impl(consumer)._feeds.values()))
+        assert [message.value async for message in consumer] == []
+        with pytest.raises(txnclient.InvalidArgument, match="closed"):
+            await consumer.receive()
+        await closing
