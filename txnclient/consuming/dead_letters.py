@@ -18,6 +18,7 @@ from txnclient.connection.opening import Opening
 from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import TopicLayout
 from txnclient.consuming.message import Message
+from txnclient.consuming.starts import check_count
 from txnclient.producing.producer import Producer
 from txnclient.transactions.transaction import Transaction, TransactionState, transaction_impl
 from txnclient.transactions.transaction_impl import TransactionImpl
@@ -86,8 +87,7 @@ class DeadLetterPolicy:
             if topic is not None:
                 raise InvalidArgument("a dead_letter_topic needs max_redeliveries: after how many a message goes there")
             return None
-        if max_redeliveries < 0:
-            raise InvalidArgument(f"max_redeliveries is a number of redeliveries, 0 or more, not {max_redeliveries}")
+        check_count(max_redeliveries, "max_redeliveries", "redeliveries", least=0)
         return cls(services, max_redeliveries, None if topic is None else str(TopicName.parse(topic)))
 
     def topic_for(self, origin: str, subscription: str) -> str:

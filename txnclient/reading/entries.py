@@ -14,7 +14,7 @@ from txnclient.connection.topic_layout import ACTIVE, topic_of_segment
 from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import ReceivedEntry
 from txnclient.consuming.receiver import FeedSource, Receiver
-from txnclient.consuming.starts import isolation_to_wire
+from txnclient.consuming.starts import check_count, isolation_to_wire
 from txnclient.reading.entry_heads import EntryHead, PieceHead, heads_of
 from txnclient.reading.reader_feed import ReaderFeed, behind
 from txnclient.reading.snapshot import Span
@@ -78,8 +78,7 @@ def read_entries(
     wire_isolation = isolation_to_wire(isolation)
     if span is not None and wire_isolation != pb.ISOLATION_READ_COMMITTED:
         raise InvalidArgument("what a snapshot holds was committed: read it with isolation 'read_committed'")
-    if prefetch_bytes < 1:
-        raise InvalidArgument(f"prefetch_bytes is a positive number of bytes, not {prefetch_bytes}")
+    check_count(prefetch_bytes, "prefetch_bytes", "bytes")
     bounds = _Bounds(path, after, end, span, _trimmed(trimmed))
     timeout_s = session.timeout_s if timeout is None else timeout
     reading = _Reading(session, bounds, wire_isolation, prefetch_bytes, timeout_s)
@@ -321,7 +320,8 @@ def scan_entries(
 ) -> AsyncGenerator[list[EntryHead], None]:
     """See `Client.scan_entries`. Raises wrong arguments at once."""
     path = SegmentName.from_path(segment).path
-    if not 1 <= page_entries <= SCAN_ENTRIES:
+    check_count(page_entries, "page_entries", "entries")
+    if page_entries > SCAN_ENTRIES:
         raise InvalidArgument(f"page_entries {page_entries}: expected 1 to {SCAN_ENTRIES}")
     wire_trimmed = _trimmed(trimmed)
 

@@ -9,6 +9,8 @@ COUNTS = "tests/segments/log/test_message_counts.py::"
 POSITIONS = "tests/txnclient/consuming/test_positions.py::"
 PATTERNS = "tests/txnclient/consuming/test_topic_pattern.py::"
 PAUSES = "tests/txnclient/consuming/test_pauses.py::"
+WRONG = "tests/txnclient/test_wrong_arguments.py::test_wrong_arguments_are_refused_in_words_that_name_them"
+NOT_WRONG = "no seed calls with wrong arguments"
 NOT_ASKED = "not looked for with seeds, of which none asks for positions"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -151,5 +153,35 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_consumer_that_closes_behind_a_move_hands_out_nothing_more",
         ),
         why_tests="no seed receives from a consumer that it closes",
+    ),
+    Mutant(
+        name="fraction-of-a-prefetch",
+        rule="a prefetch that is no whole number is refused at the opening",
+        section="§11",
+        file="txnclient/consuming/starts.py",
+        old="    if not isinstance(value, SupportsIndex) or value.__index__() < least:\n",
+        new="    if not isinstance(value, int | float) or value < least:\n",
+        tests=(WRONG,),
+        why_tests=NOT_WRONG,
+    ),
+    Mutant(
+        name="times-beyond-the-wire",
+        rule="a start by a time that no message can have is refused in words",
+        section="§11",
+        file="txnclient/consuming/starts.py",
+        old=" and 0 < start <= MAX_TIME_MS:\n",
+        new=" and 0 < start:\n",
+        tests=(WRONG,),
+        why_tests=NOT_WRONG,
+    ),
+    Mutant(
+        name="positions-beyond-the-wire",
+        rule="positions with numbers that no position has are refused where they are read",
+        section="§8",
+        file="txnclient/consuming/positions.py",
+        old="type(number) is not int or not 0 <= number <= MAX_ID for",
+        new="type(number) is not int or number < 0 for",
+        tests=(POSITIONS + "test_they_are_kept_as_text",),
+        why_tests=NOT_ASKED,
     ),
 )
