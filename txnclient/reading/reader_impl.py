@@ -334,8 +334,9 @@ class ReaderImpl(Generic[V]):
         for layout in self._layouts():
             found = {segment.path: self._next_of(layout, segment) for segment in layout.segments.values()}
             named = {path: at for path, at in found.items() if at is not None}
-            if not named and not self._start_on_wire.timestamp_ms:
-                # ▲ Nothing has come yet: positions that name no segment are refused as a start.
+            if not named and None not in self._since.values():
+                # ▲ Nothing has come yet: positions that name no segment are refused as a start. Where an owner does not
+                # tell where the start by time lies, the beginning would be another place.
                 named = dict.fromkeys(found, NextMessage(BEGINNING))
             topics[layout.topic] = TopicPositions(layout.life, layout.epoch, named)
         return Positions(topics)
@@ -344,6 +345,10 @@ class ReaderImpl(Generic[V]):
         """None: it begins at the earliest, or what came of it has begun."""
         feed = self._feeds.get(segment.path)
         found = self._standing.at(segment.path, None if feed is None else feed.begun)
+        if found is None and self._since.get(segment.path) == EARLIEST:
+            # ▲ By the clock of its producer the time may lie behind the first message of what came of it: unnamed, all
+            # of this one would be left out.
+            return NextMessage(BEGINNING)
         return found or named_by(self._start_of(layout, segment), segment.path)
 
     async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:

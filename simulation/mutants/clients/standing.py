@@ -184,4 +184,30 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(POSITIONS + "test_they_are_kept_as_text",),
         why_tests=NOT_ASKED,
     ),
+    Mutant(
+        name="positions-of-an-early-time",
+        rule="positions of a reader by time name a segment where nothing has come yet",
+        section="§8",
+        file="txnclient/reading/reader_impl.py",
+        old="            if not named and None not in self._since.values():\n",
+        new="            if not named and not self._start_on_wire.timestamp_ms:\n",
+        tests=(
+            "tests/txnclient/reading/test_reader_positions.py::"
+            "test_they_name_something_where_all_that_was_there_at_the_opening_has_gone",
+        ),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
+        name="parents-of-a-late-child-left-out",
+        rule="positions of a reader by time name a parent to be read whole where they name what came of it",
+        section="§8",
+        file="txnclient/reading/reader_impl.py",
+        old="        if found is None and self._since.get(segment.path) == EARLIEST:\n",
+        new="        if found is None and self._since.get(segment.path) == BEGINNING:\n",
+        tests=(
+            "tests/txnclient/reading/test_reader_positions.py::"
+            "test_a_time_may_lie_behind_the_first_message_of_a_child_alone",
+        ),
+        why_tests=NOT_ASKED,
+    ),
 )
