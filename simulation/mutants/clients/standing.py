@@ -210,4 +210,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NOT_ASKED,
     ),
+    Mutant(
+        name="given-back-bit-by-bit",
+        rule="giving back all messages of a large entry takes no longer than once through it",
+        section="§8",
+        file="txnclient/consuming/inbox.py",
+        old="        for entry, bits in by_entry(messages):\n",
+        new="        for entry, bits in ((one.entry, 1 << one.index) for one in messages):\n",
+        tests=(
+            "tests/txnclient/consuming/test_queue_inbox.py::test_many_messages_of_one_entry_are_given_back_together",
+        ),
+        why_tests="virtual time does not show it",
+    ),
 )
