@@ -222,4 +222,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="virtual time does not show it",
     ),
+    Mutant(
+        name="pieces-of-any-number",
+        rule="pieces of a value that disagree about their number are told as damage",
+        section="§11",
+        file="txnclient/consuming/pieces.py",
+        old="        elif not self._in_order and value.pieces != piece.pieces:\n",
+        new="        elif value.pieces < 0:\n",
+        tests=(
+            "tests/txnclient/consuming/test_pieces.py::"
+            "test_pieces_of_a_queue_that_disagree_about_their_number_are_damage",
+        ),
+        why_tests="its producers send what they should",
+    ),
 )
