@@ -28,7 +28,7 @@ from txnclient.reading.reader_feed import ReaderFeed, behind
 from txnclient.reading.snapshot import Snapshot, Span
 from txnclient.reading.standing import HandedOut, named_by
 from txnclient.serializers import Serializer, V
-from txnwire.errors import DataTrimmed, InvalidArgument
+from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
 from txnwire.ids import EARLIEST, MessageId, Position
 from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
@@ -91,6 +91,8 @@ class ReaderImpl(Generic[V]):
         """The end of each segment to read, for a reader with an end."""
         self._since: dict[str, Position | None] = {}
         """The position after which each segment known at the opening begins, for a reader that starts by time."""
+        self._lives: dict[str, int] = {}
+        """Tell its topics from later ones of their names."""
         self._feeds: dict[str, ReaderFeed] = {}
         """Segments being read; each leaves it once it is handed out to its end."""
         self._ending: dict[str, None] = {}
@@ -109,6 +111,7 @@ class ReaderImpl(Generic[V]):
         """Look up the topics and, for "latest", their current ends; for a start by time, the start positions. Raises
         `TopicNotFound`, `Timeout`; `InvalidArgument` if part of the span or the start message's segment is gone."""
         await self._check_start(self._start, deadline)
+        self._lives = {layout.topic: layout.life for layout in self._layouts()}
         if self._span is not None:
             await self._wait_known(self._span, deadline)
         if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:
@@ -169,6 +172,7 @@ class ReaderImpl(Generic[V]):
 
     def _advance(self) -> None:
         """Begin every segment whose parents have been handed out to their end; none after a failure."""
+        self._check_topics()
         if self._receiver.failed:
             return
         for layout in self._layouts():
@@ -182,6 +186,14 @@ class ReaderImpl(Generic[V]):
                 if self._continues(path) and self._after(path) < self._ends[path]:
                     self._receiver.fail(_lost(path))  # ▲ it held part of transactions whose rest is shown
         self._receiver.stir()
+
+    def _check_topics(self) -> None:
+        """▲ Fail where a topic is gone: what was still to begin of it would look read, or the next topic of the name
+        would follow."""
+        for topic in self.topics:
+            layout = self._session.directory.known_layout(topic)
+            if layout is None or layout.is_another(self._lives.get(topic, 0)):
+                self._receiver.fail(TopicNotFound(f"{topic} was deleted while it was read"))
 
     def _layouts(self) -> list[TopicLayout]:
         known = [self._session.directory.known_layout(topic) for topic in self.topics]
@@ -291,6 +303,7 @@ class ReaderImpl(Generic[V]):
     async def _follow_layouts(self) -> None:
         while True:
             await self._session.directory.wait_change(60.0)
+            self._check_topics()
             for path, feed in self._feeds.items():
                 if feed.gone:
                     self._ending[path] = None

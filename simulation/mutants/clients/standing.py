@@ -10,6 +10,8 @@ POSITIONS = "tests/txnclient/consuming/test_positions.py::"
 PATTERNS = "tests/txnclient/consuming/test_topic_pattern.py::"
 PAUSES = "tests/txnclient/consuming/test_pauses.py::"
 WRONG = "tests/txnclient/test_wrong_arguments.py::test_wrong_arguments_are_refused_in_words_that_name_them"
+LAYOUTS = "tests/txnclient/reading/test_reader_layouts.py::"
+NOT_DELETED = "the few seeds that delete a topic have no reader of it just then"
 NOT_WRONG = "no seed calls with wrong arguments"
 NOT_ASKED = "not looked for with seeds, of which none asks for positions"
 
@@ -234,5 +236,25 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_pieces_of_a_queue_that_disagree_about_their_number_are_damage",
         ),
         why_tests="its producers send what they should",
+    ),
+    Mutant(
+        name="deleted-topic-looks-read",
+        rule="a reader fails where its topic is deleted before all of it has begun",
+        section="§10",
+        file="txnclient/reading/reader_impl.py",
+        old="            if layout is None or layout.is_another(self._lives.get(topic, 0)):\n",
+        new="            if layout is not None and layout.is_another(self._lives.get(topic, 0)):\n",
+        tests=(LAYOUTS + "test_a_topic_that_is_deleted_does_not_let_a_reader_end_before_its_end",),
+        why_tests=NOT_DELETED,
+    ),
+    Mutant(
+        name="reader-of-the-next-topic",
+        rule="a reader goes on in no other topic of the name",
+        section="§10",
+        file="txnclient/reading/reader_impl.py",
+        old="            if layout is None or layout.is_another(self._lives.get(topic, 0)):\n",
+        new="            if layout is None:\n",
+        tests=(LAYOUTS + "test_a_reader_goes_on_in_no_other_topic_of_the_name",),
+        why_tests=NOT_DELETED,
     ),
 )
