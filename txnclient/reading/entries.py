@@ -10,7 +10,7 @@ from txnclient.connection.deadlines import Deadline
 from txnclient.connection.opening import Closable
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
-from txnclient.connection.topic_layout import ACTIVE, topic_of_segment
+from txnclient.connection.topic_layout import ACTIVE, TopicLayout, topic_of_segment
 from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import ReceivedEntry
 from txnclient.consuming.receiver import FeedSource, Receiver
@@ -240,12 +240,14 @@ class _Reading:
         self._arrivals = _Arrivals(session, f"reading segment://{bounds.segment}")
         self._feed: _EntryFeed | None = None
         self._unlisten: Callable[[], None] = lambda: None
+        self._life = 0
+        """Tells its topic from later ones of the name."""
 
     async def open(self) -> None:
         """Wait for the segment's layout, then start the feed."""
         span, segment = self._bounds.span, self._bounds.segment
         epoch = 0 if span is None else span.epoch(topic_of_segment(segment))
-        await _known(self._session, segment, epoch, self._session.deadline(self._timeout_s))
+        self._life = (await _known(self._session, segment, epoch, self._session.deadline(self._timeout_s))).life
         self._feed = _EntryFeed(self._session, self._arrivals, self._inbox, self._bounds, self._isolation)
         self._unlisten = self._session.directory.listen(self._arrivals.stir)
 
@@ -265,11 +267,17 @@ class _Reading:
         return [self._shown(entry) for entry in entries]
 
     def _is_through(self, feed: _EntryFeed) -> bool:
-        """Whether the range is read to its end. Raises `DataTrimmed` if the rest is gone."""
+        """Whether the range is read to its end. Raises `DataTrimmed` if the rest is gone, `TopicNotFound` if that is so
+        because its topic was deleted."""
         if feed.told_end and self._is_final(feed):
             return True
         if not feed.gone:
             return False
+        topic = topic_of_segment(self._bounds.segment)
+        layout = self._session.directory.known_layout(topic)
+        if layout is not None and layout.is_another(self._life):
+            # ▲ Retention has not emptied it: a range that was there would look empty.
+            raise TopicNotFound(f"{topic} was deleted while segment://{self._bounds.segment} was read")
         if self._bounds.trimmed == pb.TRIMMED_DATA_SKIP or (self._bounds.from_anywhere and not feed.received):
             return True
         raise _gone(self._bounds.segment)
@@ -370,13 +378,13 @@ async def _scan_page(session: Session, request: pb.ScanEntries, deadline: Deadli
     return await session.repeat(f"scanning segment://{request.segment}", deadline, ask)
 
 
-async def _known(session: Session, segment: str, epoch: int, deadline: Deadline) -> None:
-    """Wait until the known layout is at least as new as the segment and `epoch`. Raises `TopicNotFound`, `Timeout`."""
+async def _known(session: Session, segment: str, epoch: int, deadline: Deadline) -> TopicLayout:
+    """The layout, once it is at least as new as the segment and `epoch`. Raises `TopicNotFound`, `Timeout`."""
     segment_id = SegmentName.from_path(segment).segment_id
     while True:
         layout = await session.directory.layout(topic_of_segment(segment), deadline)
         if layout.epoch >= epoch and segment_id <= max(layout.segments, default=-1):
-            return
+            return layout
         if deadline.passed:
             raise deadline.expired(f"waiting for a layout of epoch {epoch} that has segment://{segment}")
         await session.directory.wait_change(deadline.remaining())

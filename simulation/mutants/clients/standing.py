@@ -257,4 +257,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(LAYOUTS + "test_a_reader_goes_on_in_no_other_topic_of_the_name",),
         why_tests=NOT_DELETED,
     ),
+    Mutant(
+        name="deleted-range-looks-empty",
+        rule="a range of whole entries is not empty because another topic of the name was made",
+        section="§10",
+        file="txnclient/reading/entries.py",
+        old="        if layout is not None and layout.is_another(self._life):\n",
+        new="        if layout is None:\n",
+        tests=("tests/txnclient/reading/test_entries.py::test_a_range_of_a_deleted_topic_does_not_look_empty",),
+        why_tests=NOT_DELETED,
+    ),
 )
