@@ -27,6 +27,7 @@ from txnwire.errors import (
     InvalidTxnState,
     MessageTooLarge,
     NotAllowed,
+    OutcomeUnknown,
     SubscriptionNotFound,
     TopicExists,
     TopicNotFound,
@@ -44,9 +45,10 @@ MOVE_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 2.0
 """How long closing a consumer waits for moves; the rest is delivered to another consumer."""
 
-_PASSING = (InvalidTxnState, NotAllowed, MessageTooLarge, TopicNotFound, SubscriptionNotFound)
+_PASSING = (InvalidTxnState, NotAllowed, MessageTooLarge, TopicNotFound, SubscriptionNotFound, OutcomeUnknown)
 """What fails one move. ▲ Also that a topic is gone: that of the dead letters is made again by the next move, and that
-of the message ends its feed, which may be one of many topics of a pattern."""
+of the message ends its feed, which may be one of many topics of a pattern. Also that nobody can tell what became of a
+copy, whose segment has left its topic: its transaction is aborted."""
 
 _log = logging.getLogger("txnclient")
 

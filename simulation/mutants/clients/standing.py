@@ -267,4 +267,17 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/txnclient/reading/test_entries.py::test_a_range_of_a_deleted_topic_does_not_look_empty",),
         why_tests=NOT_DELETED,
     ),
+    Mutant(
+        name="unknown-copy-ends-a-worker",
+        rule="a move to the dead letters whose copy nobody knows of fails alone",
+        section="§8",
+        file="txnclient/consuming/dead_letters.py",
+        old="TopicNotFound, SubscriptionNotFound, OutcomeUnknown)\n",
+        new="TopicNotFound, SubscriptionNotFound)\n",
+        tests=(
+            "tests/txnclient/consuming/test_dead_letters_at_the_end.py::"
+            "test_a_copy_of_which_nobody_knows_fails_its_move_alone",
+        ),
+        why_tests="no seed empties a segment of dead letters while one is on its way there",
+    ),
 )

@@ -18,10 +18,14 @@ from txnclient.producing.producer_impl import ProducerImpl
 class Holder:
     """A feed that has received dead messages."""
 
+    def __init__(self) -> None:
+        self.given_back = 0
+
     def ack_nowait(self, *_: object) -> list[object]:
         return []
 
     def nack_nowait(self, *_: object) -> list[object]:
+        self.given_back += 1
         return []
 
     def settled(self, count: int) -> None:
@@ -95,3 +99,23 @@ async def test_a_consumer_that_closes_behind_a_move_hands_out_nothing_more() -> 
         with pytest.raises(txnclient.InvalidArgument, match="closed"):
             await consumer.receive()
         await closing
+
+
+@virtual_time
+async def test_a_copy_of_which_nobody_knows_fails_its_move_alone() -> None:
+    """Its transaction is aborted, so the message is moved behind its next redelivery; ▲ the worker goes on."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "s", type="queue")
+        await until(lambda: len(server.consumers) == 2)
+        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
+        message, holder, failed = await consumer.receive(), Holder(), list[txnclient.TxnError]()
+        policy = DeadLetterPolicy(client._moving(), 0, TOPIC)
+        letters = DeadLetters(client._session, policy, "s", redelivery_delay_s=0.0, on_failed=failed.append)
+        server.refuse["send"] = [txnclient.OutcomeUnknown("its segment is no segment of its topic any more")]
+        letters.put(holder, [message])  # type: ignore[arg-type]
+        await until(lambda: holder.given_back)
+        letters.put(holder, [message])  # type: ignore[arg-type]
+        await until(lambda: letters.moved)
+        assert (failed, sorted(cluster.states.values())) == ([], ["ABORTED", "COMMITTED"])
+        await letters.close()
