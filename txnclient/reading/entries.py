@@ -273,11 +273,7 @@ class _Reading:
             return True
         if not feed.gone:
             return False
-        topic = topic_of_segment(self._bounds.segment)
-        layout = self._session.directory.known_layout(topic)
-        if layout is not None and layout.is_another(self._life):
-            # ▲ Retention has not emptied it: a range that was there would look empty.
-            raise TopicNotFound(f"{topic} was deleted while segment://{self._bounds.segment} was read")
+        _check_life(self._session, self._bounds.segment, self._life)
         if self._bounds.trimmed == pb.TRIMMED_DATA_SKIP or (self._bounds.from_anywhere and not feed.received):
             return True
         raise _gone(self._bounds.segment)
@@ -334,10 +330,11 @@ def scan_entries(
     wire_trimmed = _trimmed(trimmed)
 
     async def pages() -> AsyncGenerator[list[EntryHead], None]:
-        at = after
+        at, life = after, 0
         while at < end:
             deadline = session.deadline(timeout)
-            await _known(session, path, 0, deadline)
+            layout = await _known(session, path, 0, deadline)
+            life = life or layout.life
             request = pb.ScanEntries(
                 segment=path, min_revision=min_revision, max_entries=page_entries, trimmed=wire_trimmed, columns=True
             )
@@ -345,6 +342,7 @@ def scan_entries(
             request.end.ledger_id, request.end.entry_id = end
             page = await _scan_page(session, request, deadline)
             if page is None:
+                _check_life(session, path, life)
                 if wire_trimmed == pb.TRIMMED_DATA_SKIP:
                     return
                 raise _gone(path)
@@ -388,6 +386,15 @@ async def _known(session: Session, segment: str, epoch: int, deadline: Deadline)
         if deadline.passed:
             raise deadline.expired(f"waiting for a layout of epoch {epoch} that has segment://{segment}")
         await session.directory.wait_change(deadline.remaining())
+
+
+def _check_life(session: Session, segment: str, life: int) -> None:
+    """Of a segment that has gone, of the topic of that life. ▲ Raises `TopicNotFound` if the topic has gone, too, and
+    another one has its name: retention has not emptied the segment, and a range that was there would look empty."""
+    topic = topic_of_segment(segment)
+    layout = session.directory.known_layout(topic)
+    if layout is not None and layout.is_another(life):
+        raise TopicNotFound(f"{topic} was deleted while segment://{segment} was read")
 
 
 def _trimmed(trimmed: str) -> pb.TrimmedData:
