@@ -383,6 +383,9 @@ async def _known(session: Session, segment: str, epoch: int, deadline: Deadline)
         layout = await session.directory.layout(topic_of_segment(segment), deadline)
         if layout.epoch >= epoch and segment_id <= max(layout.segments, default=-1):
             return layout
+        if layout.epoch < epoch and segment_id < min(layout.segments, default=-1):
+            # ▲ Of a later topic of the name, which may never have so many layouts (`Span.is_former`).
+            raise DataTrimmed(f"segment://{segment} was of an earlier topic of its name, which was deleted")
         if deadline.passed:
             raise deadline.expired(f"waiting for a layout of epoch {epoch} that has segment://{segment}")
         await session.directory.wait_change(deadline.remaining())

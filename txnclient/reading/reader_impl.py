@@ -156,6 +156,8 @@ class ReaderImpl(Generic[V]):
         holds part of the span is gone."""
         for topic in self.topics:
             while (known := await self._session.directory.layout(topic, deadline)).epoch < span.epoch(topic):
+                if span.is_former(topic, known.segments):
+                    raise _lost(topic)
                 if deadline.passed:
                     raise deadline.expired(f"waiting for layout {span.epoch(topic)} of {topic}")
                 await self._session.directory.wait_change(deadline.remaining())

@@ -8,7 +8,7 @@ Without an old one it is everything up to the new ends. The offsets of a Spark s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from txnwire.errors import InvalidArgument
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -58,6 +58,14 @@ class Span:
         return max(
             (one.topics[topic].epoch for one in (self.start, self.end) if one and topic in one.topics), default=0
         )
+
+    def is_former(self, topic: str, segment_ids: Iterable[int]) -> bool:
+        """Whether the snapshots are of an earlier topic of the name than one of these segments, whose ids go on behind
+        those of the earlier one. ▲ Its epochs begin anew: who waited for those of the snapshots would wait in vain, and
+        for ever, as a timeout asks for the same once more."""
+        bounds = [one.topics[topic] for one in (self.start, self.end) if one is not None and topic in one.topics]
+        ids = [SegmentName.from_path(path).segment_id for one in bounds for path in one.segments]
+        return bool(ids) and min(segment_ids, default=-1) > max(ids)
 
     def lost(self, topic: str, kept: Callable[[str], bool], lost_id: int) -> str | None:
         """A segment that has left the topic although part of it belongs to the span, or None. Only segments that were

@@ -11,6 +11,7 @@ PATTERNS = "tests/txnclient/consuming/test_topic_pattern.py::"
 PAUSES = "tests/txnclient/consuming/test_pauses.py::"
 WRONG = "tests/txnclient/test_wrong_arguments.py::test_wrong_arguments_are_refused_in_words_that_name_them"
 LAYOUTS = "tests/txnclient/reading/test_reader_layouts.py::"
+FORMER = "tests/test_snapshots.py::test_a_snapshot_of_a_topic_that_was_made_again_is_refused_at_once"
 NOT_DELETED = "the few seeds that delete a topic have no reader of it just then"
 NOT_WRONG = "no seed calls with wrong arguments"
 NOT_ASKED = "not looked for with seeds, of which none asks for positions"
@@ -288,6 +289,26 @@ MUTANTS: tuple[Mutant, ...] = (
         old="                _check_life(session, path, life)\n",
         new="                pass\n",
         tests=("tests/test_read_entries.py::test_a_scan_of_a_deleted_topic_does_not_look_done",),
+        why_tests=NOT_DELETED,
+    ),
+    Mutant(
+        name="snapshot-of-a-former-topic-waits",
+        rule="a reader of a snapshot of an earlier topic of the name is refused",
+        section="§10",
+        file="txnclient/reading/reader_impl.py",
+        old="                if span.is_former(topic, known.segments):\n",
+        new="                if not known.segments:\n",
+        tests=(FORMER,),
+        why_tests=NOT_DELETED,
+    ),
+    Mutant(
+        name="range-of-a-former-topic-waits",
+        rule="a range of a segment of an earlier topic of the name is refused",
+        section="§10",
+        file="txnclient/reading/entries.py",
+        old="        if layout.epoch < epoch and segment_id < min(layout.segments, default=-1):\n",
+        new="        if layout.epoch < epoch and not layout.segments:\n",
+        tests=(FORMER,),
         why_tests=NOT_DELETED,
     ),
 )
