@@ -170,8 +170,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a consumer goes on where the topic of its dead letters, or of one of them, is deleted",
         section="§11",
         file="txnclient/consuming/dead_letters.py",
-        old="MessageTooLarge, TopicNotFound, SubscriptionNotFound)\n",
-        new="MessageTooLarge)\n",
+        old="MessageTooLarge, TopicNotFound, SubscriptionNotFound, OutcomeUnknown)\n",
+        new="MessageTooLarge, OutcomeUnknown)\n",
         tests=(
             f"{DELETED}test_dead_letters_go_on_behind_the_deletion_of_their_topic",
             f"{DELETED}test_a_topic_that_is_deleted_while_a_dead_letter_of_it_is_moved_is_left_quietly",
