@@ -284,3 +284,18 @@ async def test_a_page_has_so_many_heads(client: txnclient.Client) -> None:
     for size in (0, 10_001):
         with pytest.raises(InvalidArgument, match="page_entries"):
             await pages(size)
+
+
+async def test_a_scan_of_a_deleted_topic_does_not_look_done(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    """▲ Nor where it skips what is trimmed: another topic of the name has been made meanwhile."""
+    async with cluster.connect() as other:
+        path, cut = await fill(client, messages=40)
+        end = cut.segments[path].end
+        pages = other.scan_entries(path, after=EARLIEST, end=end, page_entries=2, trimmed="skip")
+        assert len(await anext(pages)) == 2
+        await client.delete_topic(ORDERS, force=True)
+        await client.create_topic(ORDERS)
+        with pytest.raises(txnclient.TopicNotFound):
+            await anext(pages)

@@ -20,6 +20,8 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from txnclient import Snapshot
+from txnclient.reading.snapshot import Span
+from txnwire.ids import EARLIEST
 
 ORDERS, INVOICES = "topic://acme/orders/placed", "topic://globex/billing/invoices"
 TOPICS = (ORDERS, INVOICES)
@@ -287,6 +289,24 @@ async def test_what_cannot_be_is_refused_with_a_reason(cluster: InProcessCluster
         gone = Snapshot.from_json(snapshot.to_json().replace("0000-ffff-", "0000-ffff-77"))
         with pytest.raises(txnclient.InvalidArgument, match="does not exist any more"):
             await values(client, [ORDERS], end=gone)
+
+
+async def test_a_snapshot_of_a_topic_that_was_made_again_is_refused_at_once(cluster: InProcessCluster) -> None:
+    """▲ The next topic of the name has fewer layouts behind it, and whoever waits for more obeys a timeout by asking
+    again, for ever."""
+    async with cluster.connect(timeout=10.0) as client:
+        await client.create_topic(ORDERS)
+        await client.split((await client.describe_topic(ORDERS)).active[0].name)
+        await send(client, ORDERS, b"here")
+        cut = await client.snapshot(ORDERS)
+        path, bounds = next((path, one) for path, one in cut.segments.items() if one.end > EARLIEST)
+        await client.delete_topic(ORDERS, force=True)
+        await client.create_topic(ORDERS)
+        for options in ({"end": cut}, {"start": cut}):
+            with pytest.raises(txnclient.DataTrimmed, match="made again"):
+                await client.reader(ORDERS, **options)
+        with pytest.raises(txnclient.DataTrimmed, match="made again"):
+            await anext(client.read_entries(path, after=EARLIEST, end=bounds.end, span=Span(None, cut)))
 
 
 async def test_the_example_keeps_its_books_balanced_over_two_runs(cluster: InProcessCluster, tmp_path: Path) -> None:

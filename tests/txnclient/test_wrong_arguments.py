@@ -13,8 +13,9 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import TOPIC, connected
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.waiting import until
+from txnwire.ids import EARLIEST
 
 Call = Callable[[txnclient.Client, Any, Any, Any], Awaitable[object]]
 
@@ -26,6 +27,32 @@ WRONG: dict[str, Call] = {
     "a timeout is a number of seconds, not nan": lambda client, producer, consumer, txn: producer.flush(
         timeout=float("nan")
     ),
+    "prefetch is a whole number of messages, 1 or more, not 1000.0": lambda client, producer, consumer, txn: (
+        client.consumer(TOPIC, "sub", prefetch=1e3)  # type: ignore[call-overload]
+    ),
+    "prefetch_bytes is a whole number of bytes, 1 or more, not None": lambda client, producer, consumer, txn: (
+        client.reader(TOPIC, prefetch_bytes=None)  # type: ignore[call-overload]
+    ),
+    "prefetch_bytes is a whole number of bytes, 1 or more, not 4000000.0": lambda client, producer, consumer, txn: (
+        anext(client.read_entries(SEGMENTS[0], after=EARLIEST, end=EARLIEST, prefetch_bytes=4e6))  # type: ignore[arg-type]
+    ),
+    "page_entries is a whole number of entries, 1 or more, not 1.5": lambda client, producer, consumer, txn: anext(
+        client.scan_entries(
+            SEGMENTS[0],
+            after=EARLIEST,
+            end=EARLIEST,
+            page_entries=1.5,  # type: ignore[arg-type]
+        )
+    ),
+    "max_redeliveries is a whole number of redeliveries, 0 or more, not '3'": (
+        lambda client, producer, consumer, txn: client.consumer(
+            TOPIC,
+            "sub",
+            type="queue",
+            max_redeliveries="3",  # type: ignore[call-overload]
+        )
+    ),
+    "start 18446744073709551616: expected": lambda client, producer, consumer, txn: client.reader(TOPIC, start=2**64),
     "txn is a transaction, as begin.. gives it, not str": lambda client, producer, consumer, txn: producer.send(
         b"x", txn="0003-0000000000000001"
     ),

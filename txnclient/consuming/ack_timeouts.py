@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from txnclient.consuming.bits import indexes_of
 from txnclient.consuming.message import Message, ReceivedEntry
 from txnwire.ids import Position
 
@@ -45,7 +46,7 @@ class AckTimeouts:
                     bits &= ~exempt[entry]
                 old, seen[entry] = self._aged(entry, bits)
                 entry.late |= old
-                expired += [Message(entry, index) for index in range(old.bit_length()) if old >> index & 1]
+                expired += [Message(entry, index) for index in indexes_of(old)]
         self._seen, self._exempt = seen, exempt
         return expired
 

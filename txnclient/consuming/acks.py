@@ -7,7 +7,7 @@ pending ack.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from txnclient.connection.deadlines import Deadline
 from txnclient.connection.links import Link
 from txnclient.connection.session import TRANSIENT, Session
 from txnclient.consuming.bits import all_bits
+from txnclient.consuming.by_segment import by_entry
 from txnclient.consuming.conflicts import delivered_again
 from txnclient.consuming.delivered import UpTo
 from txnclient.consuming.inbox import Inbox
@@ -58,20 +59,6 @@ def positions_to_wire(bits: Mapping[Position, int], counts: Mapping[Position, in
         )
         for position, named in bits.items()
     ]
-
-
-def _by_entry(messages: Sequence[Message[Any]]) -> Iterator[tuple[ReceivedEntry, int]]:
-    """Runs of messages of one entry, with their bitmap."""
-    entry: ReceivedEntry | None = None
-    bits = 0
-    for message in messages:
-        if message.entry is not entry:
-            if entry is not None:
-                yield entry, bits
-            entry, bits = message.entry, 0
-        bits |= 1 << message.index
-    if entry is not None:
-        yield entry, bits
 
 
 class AckBatch:
@@ -169,7 +156,7 @@ class FeedAcks:
         they must not be cancelled."""
         self._check(messages, txn)
         answers: dict[asyncio.Future[None], None] = {}
-        for entry, bits in _by_entry(messages):
+        for entry, bits in by_entry(messages):
             batch = self._gathered(txn, entry.under, deadline)
             for position in entry.positions:  # ▲ A7: all of a message's entries in one command
                 batch.add(position, bits, entry.count)
@@ -244,22 +231,19 @@ class FeedAcks:
         transaction may hold both copies and would process it twice."""
         if self._closed is not None:
             raise again(self._closed)
-        looked_at: ReceivedEntry | None = None
-        for message in messages:
-            if message.entry is not looked_at:
-                looked_at = message.entry
-                if (refused := self._not_received(message)) is not None:
-                    if txn is not None:
-                        self._refuse(messages, txn, refused)
-                    raise refused
-            if txn is not None and not self._inbox.is_current(message):
-                conflict = delivered_again(message)
+        for entry, bits in by_entry(messages):
+            if (refused := self._not_received(entry, bits)) is not None:
+                if txn is not None:
+                    self._refuse(messages, txn, refused)
+                raise refused
+            if txn is not None and (again_bits := bits & ~self._inbox.current(entry)):
+                conflict = delivered_again(_first_of(entry, again_bits))
                 self._refuse(messages, txn, conflict)
                 raise conflict
 
-    def _not_received(self, message: Message[Any]) -> NotAllowed | None:
-        """Why its ack is void, if it is. `void_but` checks it once the broker has answered."""
-        under, now = message.entry.under, self._inbox.under
+    def _not_received(self, entry: ReceivedEntry, bits: int) -> NotAllowed | None:
+        """Why an ack of these messages is void, if it is. `void_but` checks it once the broker has answered."""
+        message, under, now = _first_of(entry, bits), entry.under, self._inbox.under
         if under is None or under.subscription != self._subscription:
             by = "a reader" if under is None else f"a consumer of subscription {under.subscription}"
             return NotAllowed(
@@ -481,6 +465,10 @@ class FeedAcks:
         gathered, self._gathering = self._gathering, {}
         for batch in [*gathered.values(), *self._unanswered]:
             self._finish(batch, error)
+
+
+def _first_of(entry: ReceivedEntry, bits: int) -> Message[Any]:
+    return Message(entry, (bits & -bits).bit_length() - 1)
 
 
 def _void(what: object) -> NotAllowed:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from txnclient.consuming.message import Message
+from txnclient.consuming.bits import bits_of
+from txnclient.consuming.message import Message, ReceivedEntry
 from txnwire.errors import InvalidArgument, TxnError, again
 from txnwire.ids import MessageId
 
@@ -22,6 +25,12 @@ def by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, lis
             raise  # raised by the caller's iterable
         raise no_message(messages if isinstance(messages, str | MessageId) else message) from error
     return found
+
+
+def by_entry(messages: Iterable[Message[Any]]) -> Iterator[tuple[ReceivedEntry, int]]:
+    """Runs of messages of one entry, with their bitmap."""
+    for entry, run in groupby(messages, key=attrgetter("entry")):
+        yield entry, bits_of(message.index for message in run)
 
 
 def no_message(found: object) -> InvalidArgument:

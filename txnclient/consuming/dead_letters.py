@@ -18,6 +18,7 @@ from txnclient.connection.opening import Opening
 from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import TopicLayout
 from txnclient.consuming.message import Message
+from txnclient.consuming.starts import check_count
 from txnclient.producing.producer import Producer
 from txnclient.transactions.transaction import Transaction, TransactionState, transaction_impl
 from txnclient.transactions.transaction_impl import TransactionImpl
@@ -26,6 +27,7 @@ from txnwire.errors import (
     InvalidTxnState,
     MessageTooLarge,
     NotAllowed,
+    OutcomeUnknown,
     SubscriptionNotFound,
     TopicExists,
     TopicNotFound,
@@ -43,9 +45,10 @@ MOVE_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 2.0
 """How long closing a consumer waits for moves; the rest is delivered to another consumer."""
 
-_PASSING = (InvalidTxnState, NotAllowed, MessageTooLarge, TopicNotFound, SubscriptionNotFound)
+_PASSING = (InvalidTxnState, NotAllowed, MessageTooLarge, TopicNotFound, SubscriptionNotFound, OutcomeUnknown)
 """What fails one move. ▲ Also that a topic is gone: that of the dead letters is made again by the next move, and that
-of the message ends its feed, which may be one of many topics of a pattern."""
+of the message ends its feed, which may be one of many topics of a pattern. Also that nobody can tell what became of a
+copy, whose segment has left its topic: its transaction is aborted."""
 
 _log = logging.getLogger("txnclient")
 
@@ -86,8 +89,7 @@ class DeadLetterPolicy:
             if topic is not None:
                 raise InvalidArgument("a dead_letter_topic needs max_redeliveries: after how many a message goes there")
             return None
-        if max_redeliveries < 0:
-            raise InvalidArgument(f"max_redeliveries is a number of redeliveries, 0 or more, not {max_redeliveries}")
+        check_count(max_redeliveries, "max_redeliveries", "redeliveries", least=0)
         return cls(services, max_redeliveries, None if topic is None else str(TopicName.parse(topic)))
 
     def topic_for(self, origin: str, subscription: str) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from txnclient.consuming.bits import all_bits, bits_of, indexes_of
+from txnclient.consuming.by_segment import by_entry
 from txnclient.consuming.delivered import Delivered, UpTo
 from txnclient.consuming.message import Message, ReceivedEntry, Under
 from txnclient.consuming.pace import QueuePace, Wait
@@ -256,9 +257,9 @@ class Inbox:
             self.delivered.clear()
         self.rewound()
 
-    def is_current(self, message: Message[Any]) -> bool:
-        """Whether a transaction may ack it: it was not, and will not be, delivered again."""
-        return message.entry.holder is self and message.entry.epoch == self.epoch
+    def current(self, entry: ReceivedEntry) -> int:
+        """Bitmap of the messages that a transaction may ack: they were not, and will not be, delivered again."""
+        return all_bits(entry.count) if entry.holder is self and entry.epoch == self.epoch else 0
 
     # ---- acks -------------------------------------------------------------------------------------------------------
 
@@ -449,11 +450,10 @@ class QueueInbox(Inbox):
         self.drop_buffer()
         self._end_holds()
 
-    def is_current(self, message: Message[Any]) -> bool:
-        """Whether it is held. ▲ At most one ack of all copies of a message succeeds, so a transaction that has
+    def current(self, entry: ReceivedEntry) -> int:
+        """Those that are held. ▲ At most one ack of all copies of a message succeeds, so a transaction that has
         processed two copies cannot commit."""
-        entry = message.entry
-        return bool(self._copies.get(entry.position, {}).get(entry, 0) >> message.index & 1)
+        return self._copies.get(entry.position, {}).get(entry, 0)
 
     @property
     def copies(self) -> Mapping[Position, Mapping[ReceivedEntry, int]]:
@@ -468,11 +468,11 @@ class QueueInbox(Inbox):
     def give_back(self, messages: Iterable[Message[Any]]) -> dict[Position, int]:
         """End the holds of these messages; returns the bitmaps of those that were held."""
         given: dict[Position, int] = {}
-        for message in messages:
-            if self.is_current(message):
-                for position in message.entry.positions:
-                    given[position] = given.get(position, 0) | 1 << message.index
-                    self._release(position, 1 << message.index)
+        for entry, bits in by_entry(messages):
+            if held := bits & self.current(entry):
+                for position in entry.positions:
+                    given[position] = given.get(position, 0) | held
+                    self._release(position, held)
         return given
 
     def let_go(self, given: Mapping[Position, int]) -> None:

@@ -83,10 +83,11 @@ class LargeEntry(ReceivedEntry):
 
 
 class _Value:
-    __slots__ = ("bytes", "chunk_id", "found")
+    __slots__ = ("bytes", "chunk_id", "found", "pieces")
 
-    def __init__(self, chunk_id: int) -> None:
+    def __init__(self, chunk_id: int, pieces: int) -> None:
         self.chunk_id = chunk_id
+        self.pieces = pieces
         self.found: dict[int, ReceivedEntry] = {}
         self.bytes = 0
 
@@ -123,7 +124,13 @@ class Pieces:
                 self.passed.append(entry.position)
                 return None
         if value is None:
-            value = self._values[key] = _Value(piece.chunk_id)
+            value = self._values[key] = _Value(piece.chunk_id, piece.pieces)
+        elif not self._in_order and value.pieces != piece.pieces:
+            # ▲ Brokers look at each piece by itself. Counted on, another one would be looked up that has not come.
+            raise DataCorrupt(
+                f"piece {piece.number} says that its value has {piece.pieces} pieces, the ones before it that it has "
+                f"{value.pieces}: not a piece that a producer sends"
+            )
         earlier = value.found.get(piece.number)
         if earlier is None:
             value.bytes += len(entry.raw)

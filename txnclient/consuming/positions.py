@@ -10,12 +10,14 @@ from typing import Any
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout, topic_of_segment
+from txnwire.bounds import MAX_ID
 from txnwire.errors import InvalidArgument
 from txnwire.ids import Position
 from txnwire.names import SegmentName, TopicName
 from txnwire.proto import txn_pb2 as pb
 
 VERSION = 1
+MAX_INDEX = 0xFFFF_FFFF
 BY_POSITIONS = "positions"
 """Instead of a segment's path in a start by positions. ▲ A controller that does not know `starts` must refuse the
 start: it would begin at the earliest."""
@@ -80,8 +82,10 @@ def topic_positions(found: Mapping[str, Any]) -> TopicPositions:
     """From decoded JSON. Raises `ValueError`, `KeyError`, `TypeError`, `InvalidArgument`."""
     segments: dict[str, NextMessage] = {}
     for path, (ledger_id, entry_id, index) in found["segments"].items():
-        if any(type(number) is not int or number < 0 for number in (ledger_id, entry_id, index)):
-            raise ValueError(f"segment {path} at {ledger_id}:{entry_id}, message {index}: expected whole numbers")
+        if any(type(number) is not int or not 0 <= number <= MAX_ID for number in (ledger_id, entry_id)):
+            raise ValueError(f"segment {path} at {ledger_id}:{entry_id}: expected whole numbers")
+        if type(index) is not int or not 0 <= index <= MAX_INDEX:
+            raise ValueError(f"segment {path}, message {index}: expected a whole number")
         segments[SegmentName.from_path(path).path] = NextMessage(Position(ledger_id, entry_id), index)
     for name in ("life", "epoch"):
         if type(found[name]) is not int or found[name] < 0:

@@ -75,8 +75,9 @@ class Receiver:
     # ---- for the feeds ----------------------------------------------------------------------------------------------
 
     def ready(self, source: FeedSource) -> None:
-        """`source` has messages in its buffer, or is no longer paused."""
-        if source.paused:
+        """`source` has messages in its buffer, or is no longer paused. ▲ Behind the close they are for nobody: a
+        consumer stays attached while it moves dead letters, and its application could ack none of them."""
+        if source.paused or self._closed:
             return
         if source not in self._ready:
             self._ready[source] = None

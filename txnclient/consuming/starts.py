@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import SupportsIndex
 
 from txnclient.connection.topic_layout import topic_of_segment
 from txnclient.consuming.positions import BY_POSITIONS, Positions, check_topics, start_of_topic
+from txnwire.bounds import MAX_TIME_MS
 from txnwire.errors import InvalidArgument
 from txnwire.ids import MessageId
 from txnwire.names import TopicName
@@ -35,7 +37,7 @@ def start_to_wire(start: StartArgument) -> pb.Start:
         if start.tzinfo is None:
             raise InvalidArgument(f"start {start!r} has no time zone: give it one, e.g. datetime.now(UTC)")
         return pb.Start(timestamp_ms=max(1, int(start.timestamp() * 1000)))
-    if isinstance(start, int) and not isinstance(start, bool) and start > 0:
+    if isinstance(start, int) and not isinstance(start, bool) and 0 < start <= MAX_TIME_MS:
         return pb.Start(timestamp_ms=start)
     raise InvalidArgument(
         f"start {start!r}: expected 'earliest', 'latest', a timestamp in ms, an aware datetime, a MessageId or "
@@ -78,12 +80,17 @@ def isolation_to_wire(isolation: str) -> pb.Isolation:
     raise InvalidArgument(f"isolation {isolation!r}: expected 'read_committed' or 'read_uncommitted'")
 
 
-def check_prefetch(messages: int, size_bytes: int) -> None:
+def check_prefetch(messages: object, size_bytes: object) -> None:
     """Raises `InvalidArgument`."""
-    if messages < 1:
-        raise InvalidArgument(f"prefetch is a positive number of messages, not {messages}")
-    if size_bytes < 1:
-        raise InvalidArgument(f"prefetch_bytes is a positive number of bytes, not {size_bytes}")
+    check_count(messages, "prefetch", "messages")
+    check_count(size_bytes, "prefetch_bytes", "bytes")
+
+
+def check_count(value: object, what: str, of: str, *, least: int = 1) -> None:
+    """Raises `InvalidArgument`. ▲ Also for a float like 1e3: no permits can be granted by it, which a feed would find
+    out behind the first messages, and end the connection that it shares with others."""
+    if not isinstance(value, SupportsIndex) or value.__index__() < least:
+        raise InvalidArgument(f"{what} is a whole number of {of}, {least} or more, not {value!r}")
 
 
 def topics_of(topics: str | Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from txnclient.connection import any_server
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import TRANSIENT, Session
-from txnwire.errors import DataCorrupt, InvalidArgument, SubscriptionNotFound, TopicNotFound, TxnError
+from txnwire.errors import DataCorrupt, InvalidArgument, StoreFull, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.names import TOPIC_SCHEME
 from txnwire.proto import txn_pb2 as pb
 
@@ -106,12 +106,13 @@ class FollowedTopics:
                 await self._join_new(new)
 
     async def _join_new(self, topics: Sequence[str]) -> None:
-        """▲ Those that cannot be joined now keep no others waiting: each part has its own time."""
+        """▲ Those that cannot be joined now keep no others waiting: each part has its own time. A full store does not
+        end the consumer either: only the subscription of a new topic needs room there."""
         for some in _in_parts(topics):
             for error in await self._join(some, self._session.deadline(LOOK_TIMEOUT_S), later=True):
                 if isinstance(error, DataCorrupt):
                     self._tell_damaged(error)
-                elif not isinstance(error, TRANSIENT):
+                elif not isinstance(error, (*TRANSIENT, StoreFull)):
                     raise error
                 _log.debug("joining topics that match %s: %s", self._pattern, error)
 

@@ -10,11 +10,11 @@ from txnclient.connection.deadlines import Deadline
 from txnclient.connection.opening import Closable
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
-from txnclient.connection.topic_layout import ACTIVE, topic_of_segment
+from txnclient.connection.topic_layout import ACTIVE, TopicLayout, topic_of_segment
 from txnclient.consuming.inbox import Inbox
 from txnclient.consuming.message import ReceivedEntry
 from txnclient.consuming.receiver import FeedSource, Receiver
-from txnclient.consuming.starts import isolation_to_wire
+from txnclient.consuming.starts import check_count, isolation_to_wire
 from txnclient.reading.entry_heads import EntryHead, PieceHead, heads_of
 from txnclient.reading.reader_feed import ReaderFeed, behind
 from txnclient.reading.snapshot import Span
@@ -78,8 +78,7 @@ def read_entries(
     wire_isolation = isolation_to_wire(isolation)
     if span is not None and wire_isolation != pb.ISOLATION_READ_COMMITTED:
         raise InvalidArgument("what a snapshot holds was committed: read it with isolation 'read_committed'")
-    if prefetch_bytes < 1:
-        raise InvalidArgument(f"prefetch_bytes is a positive number of bytes, not {prefetch_bytes}")
+    check_count(prefetch_bytes, "prefetch_bytes", "bytes")
     bounds = _Bounds(path, after, end, span, _trimmed(trimmed))
     timeout_s = session.timeout_s if timeout is None else timeout
     reading = _Reading(session, bounds, wire_isolation, prefetch_bytes, timeout_s)
@@ -241,12 +240,17 @@ class _Reading:
         self._arrivals = _Arrivals(session, f"reading segment://{bounds.segment}")
         self._feed: _EntryFeed | None = None
         self._unlisten: Callable[[], None] = lambda: None
+        self._life = 0
+        """Tells its topic from later ones of the name."""
 
     async def open(self) -> None:
         """Wait for the segment's layout, then start the feed."""
         span, segment = self._bounds.span, self._bounds.segment
         epoch = 0 if span is None else span.epoch(topic_of_segment(segment))
-        await _known(self._session, segment, epoch, self._session.deadline(self._timeout_s))
+        layout = await _known(self._session, segment, epoch, self._session.deadline(self._timeout_s))
+        if layout.epoch < epoch and self._bounds.trimmed != pb.TRIMMED_DATA_SKIP:
+            raise _gone(segment)  # ▲ of an earlier topic of the name: a range from the earliest on would look empty
+        self._life = layout.life
         self._feed = _EntryFeed(self._session, self._arrivals, self._inbox, self._bounds, self._isolation)
         self._unlisten = self._session.directory.listen(self._arrivals.stir)
 
@@ -266,11 +270,13 @@ class _Reading:
         return [self._shown(entry) for entry in entries]
 
     def _is_through(self, feed: _EntryFeed) -> bool:
-        """Whether the range is read to its end. Raises `DataTrimmed` if the rest is gone."""
+        """Whether the range is read to its end. Raises `DataTrimmed` if the rest is gone, `TopicNotFound` if that is so
+        because its topic was deleted."""
         if feed.told_end and self._is_final(feed):
             return True
         if not feed.gone:
             return False
+        _check_life(self._session, self._bounds.segment, self._life)
         if self._bounds.trimmed == pb.TRIMMED_DATA_SKIP or (self._bounds.from_anywhere and not feed.received):
             return True
         raise _gone(self._bounds.segment)
@@ -321,15 +327,17 @@ def scan_entries(
 ) -> AsyncGenerator[list[EntryHead], None]:
     """See `Client.scan_entries`. Raises wrong arguments at once."""
     path = SegmentName.from_path(segment).path
-    if not 1 <= page_entries <= SCAN_ENTRIES:
+    check_count(page_entries, "page_entries", "entries")
+    if page_entries > SCAN_ENTRIES:
         raise InvalidArgument(f"page_entries {page_entries}: expected 1 to {SCAN_ENTRIES}")
     wire_trimmed = _trimmed(trimmed)
 
     async def pages() -> AsyncGenerator[list[EntryHead], None]:
-        at = after
+        at, life = after, 0
         while at < end:
             deadline = session.deadline(timeout)
-            await _known(session, path, 0, deadline)
+            layout = await _known(session, path, 0, deadline)
+            life = life or layout.life
             request = pb.ScanEntries(
                 segment=path, min_revision=min_revision, max_entries=page_entries, trimmed=wire_trimmed, columns=True
             )
@@ -337,6 +345,7 @@ def scan_entries(
             request.end.ledger_id, request.end.entry_id = end
             page = await _scan_page(session, request, deadline)
             if page is None:
+                _check_life(session, path, life)
                 if wire_trimmed == pb.TRIMMED_DATA_SKIP:
                     return
                 raise _gone(path)
@@ -370,18 +379,28 @@ async def _scan_page(session: Session, request: pb.ScanEntries, deadline: Deadli
     return await session.repeat(f"scanning segment://{request.segment}", deadline, ask)
 
 
-async def _known(session: Session, segment: str, epoch: int, deadline: Deadline) -> None:
-    """Wait until the known layout is at least as new as the segment and `epoch`. Raises `TopicNotFound`, `Timeout`.
+async def _known(session: Session, segment: str, epoch: int, deadline: Deadline) -> TopicLayout:
+    """The layout, once it is at least as new as the segment and `epoch`. Raises `TopicNotFound`, `Timeout`.
 
-    ▲ Not for a segment that is gone for good: a topic that was made again may never reach the former one's epoch."""
+    ▲ It does not wait for a segment that is gone for good: a topic that was made again may never reach the former one's
+    epoch."""
     segment_id = SegmentName.from_path(segment).segment_id
     while True:
         layout = await session.directory.layout(topic_of_segment(segment), deadline)
         if layout.has_lost(segment) or (layout.epoch >= epoch and segment_id <= max(layout.segments, default=-1)):
-            return
+            return layout
         if deadline.passed:
             raise deadline.expired(f"waiting for a layout of epoch {epoch} that has segment://{segment}")
         await session.directory.wait_change(deadline.remaining())
+
+
+def _check_life(session: Session, segment: str, life: int) -> None:
+    """Of a segment that has gone, of the topic of that life. ▲ Raises `TopicNotFound` if the topic has gone, too, and
+    another one has its name: retention has not emptied the segment, and a range that was there would look empty."""
+    topic = topic_of_segment(segment)
+    layout = session.directory.known_layout(topic)
+    if layout is not None and layout.is_another(life):
+        raise TopicNotFound(f"{topic} was deleted while segment://{segment} was read")
 
 
 def _trimmed(trimmed: str) -> pb.TrimmedData:

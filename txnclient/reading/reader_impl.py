@@ -28,7 +28,7 @@ from txnclient.reading.reader_feed import ReaderFeed, behind
 from txnclient.reading.snapshot import Snapshot, Span
 from txnclient.reading.standing import HandedOut, named_by
 from txnclient.serializers import Serializer, V
-from txnwire.errors import DataTrimmed, InvalidArgument
+from txnwire.errors import DataTrimmed, InvalidArgument, TopicNotFound
 from txnwire.ids import EARLIEST, MessageId, Position
 from txnwire.names import SegmentName
 from txnwire.proto import txn_pb2 as pb
@@ -91,6 +91,8 @@ class ReaderImpl(Generic[V]):
         """The end of each segment to read, for a reader with an end."""
         self._since: dict[str, Position | None] = {}
         """The position after which each segment known at the opening begins, for a reader that starts by time."""
+        self._lives: dict[str, int] = {}
+        """Tell its topics from later ones of their names."""
         self._feeds: dict[str, ReaderFeed] = {}
         """Segments being read; each leaves it once it is handed out to its end."""
         self._ending: dict[str, None] = {}
@@ -109,6 +111,7 @@ class ReaderImpl(Generic[V]):
         """Look up the topics and, for "latest", their current ends; for a start by time, the start positions. Raises
         `TopicNotFound`, `Timeout`; `InvalidArgument` if part of the span or the start message's segment is gone."""
         await self._check_start(self._start, deadline)
+        self._lives = {layout.topic: layout.life for layout in self._layouts()}
         if self._span is not None:
             await self._wait_known(self._span, deadline)
         if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:
@@ -171,6 +174,7 @@ class ReaderImpl(Generic[V]):
 
     def _advance(self) -> None:
         """Begin every segment whose parents have been handed out to their end; none after a failure."""
+        self._check_topics()
         if self._receiver.failed:
             return
         for layout in self._layouts():
@@ -184,6 +188,14 @@ class ReaderImpl(Generic[V]):
                 if self._continues(path) and self._after(path) < self._ends[path]:
                     self._receiver.fail(_lost(path))  # ▲ it held part of transactions whose rest is shown
         self._receiver.stir()
+
+    def _check_topics(self) -> None:
+        """▲ Fail where a topic is gone: what was still to begin of it would look read, or the next topic of the name
+        would follow."""
+        for topic in self.topics:
+            layout = self._session.directory.known_layout(topic)
+            if layout is None or layout.is_another(self._lives.get(topic, 0)):
+                self._receiver.fail(TopicNotFound(f"{topic} was deleted while it was read"))
 
     def _layouts(self) -> list[TopicLayout]:
         known = [self._session.directory.known_layout(topic) for topic in self.topics]
@@ -293,6 +305,7 @@ class ReaderImpl(Generic[V]):
     async def _follow_layouts(self) -> None:
         while True:
             await self._session.directory.wait_change(60.0)
+            self._check_topics()
             for path, feed in self._feeds.items():
                 if feed.gone:
                     self._ending[path] = None
@@ -336,8 +349,9 @@ class ReaderImpl(Generic[V]):
         for layout in self._layouts():
             found = {segment.path: self._next_of(layout, segment) for segment in layout.segments.values()}
             named = {path: at for path, at in found.items() if at is not None}
-            if not named and not self._start_on_wire.timestamp_ms:
-                # ▲ Nothing has come yet: positions that name no segment are refused as a start.
+            if not named and None not in self._since.values():
+                # ▲ Nothing has come yet: positions that name no segment are refused as a start. Where an owner does not
+                # tell where the start by time lies, the beginning would be another place.
                 named = dict.fromkeys(found, NextMessage(BEGINNING))
             topics[layout.topic] = TopicPositions(layout.life, layout.epoch, named)
         return Positions(topics)
@@ -346,6 +360,10 @@ class ReaderImpl(Generic[V]):
         """None: it begins at the earliest, or what came of it has begun."""
         feed = self._feeds.get(segment.path)
         found = self._standing.at(segment.path, None if feed is None else feed.begun)
+        if found is None and self._since.get(segment.path) == EARLIEST:
+            # ▲ By the clock of its producer the time may lie behind the first message of what came of it: unnamed, all
+            # of this one would be left out.
+            return NextMessage(BEGINNING)
         return found or named_by(self._start_of(layout, segment), segment.path)
 
     async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:

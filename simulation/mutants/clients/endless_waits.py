@@ -172,8 +172,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a consumer goes on where the topic of its dead letters, or of one of them, is deleted",
         section="§11",
         file="txnclient/consuming/dead_letters.py",
-        old="MessageTooLarge, TopicNotFound, SubscriptionNotFound)\n",
-        new="MessageTooLarge)\n",
+        old="MessageTooLarge, TopicNotFound, SubscriptionNotFound, OutcomeUnknown)\n",
+        new="MessageTooLarge, OutcomeUnknown)\n",
         tests=(
             f"{DELETED}test_dead_letters_go_on_behind_the_deletion_of_their_topic",
             f"{DELETED}test_a_topic_that_is_deleted_while_a_dead_letter_of_it_is_moved_is_left_quietly",
@@ -262,32 +262,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                if isinstance(error, LookupError):\n                    pass\n",
         tests=(f"{PATTERN}test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_joined",),
         why_tests="no simulated record of a topic is damaged",
-    ),
-    Mutant(
-        name="read-waits-for-a-former-layout",
-        rule="a read of a segment that is gone for good ends at once, also where its topic was made again",
-        section="§10",
-        file="txnclient/reading/entries.py",
-        old="if layout.has_lost(segment) or (layout.epoch",
-        new="if (layout.epoch",
-        tests=(
-            "tests/txnclient/reading/test_snapshots_over_layouts.py::"
-            "test_a_snapshot_of_a_topic_that_was_made_again_is_not_waited_for",
-        ),
-        why_tests="it reads snapshots of topics that are there",
-    ),
-    Mutant(
-        name="reader-waits-for-a-former-layout",
-        rule="a reader of a snapshot of a topic that was made again is refused at once",
-        section="§10",
-        file="txnclient/reading/reader_impl.py",
-        old="if (former := _of_former_topic(span, known)) is not None:",
-        new="if (former := _of_former_topic(span, known)) is not None and deadline.passed:",
-        tests=(
-            "tests/txnclient/reading/test_snapshots_over_layouts.py::"
-            "test_a_snapshot_of_a_topic_that_was_made_again_is_not_waited_for",
-        ),
-        why_tests="it reads snapshots of topics that are there",
     ),
     Mutant(
         name="ended-at-one-coordinator-alone",

@@ -327,3 +327,12 @@ def test_a7_of_a_value_whose_end_is_elsewhere_the_pieces_are_passed_over_at_the_
     assert whole.value == b"de"
     inbox.ended()
     assert inbox.take_passed() == []
+
+
+def test_pieces_of_a_queue_that_disagree_about_their_number_are_damage() -> None:
+    """▲ A broker takes each of them. Any other error would end the connection, each time they come."""
+    inbox = QueueInbox(10)
+    for piece in large(0, b"a", b"b", b"c")[::2]:
+        inbox.arrived(piece, b"")
+    with pytest.raises(DataCorrupt, match="2 pieces"):
+        inbox.arrived(large(0, b"a", b"b")[1], b"")

@@ -39,6 +39,8 @@ def test_they_are_kept_as_text() -> None:
         positions.to_json().replace("[3,4,5]", "[3,4]"),
         positions.to_json().replace("[3,4,5]", "[3,-4,5]"),
         positions.to_json().replace("[3,4,5]", "[3,4.5,5]"),
+        positions.to_json().replace("[3,4,5]", f"[{2**64},4,5]"),
+        positions.to_json().replace("[3,4,5]", f"[3,4,{2**32}]"),
         positions.to_json().replace('"life":7', '"life":true'),
         positions.to_json().replace(PATH, PATH.replace("orders", "invoices")),
     ):  # fmt: skip

@@ -296,3 +296,17 @@ async def test_a_join_that_fails_leaves_nothing_of_what_was_assigned_meanwhile()
         assert (consumer.topics, consumer.segments, server.consumers) == ([], [], {})
         await until(lambda: len(server.consumers) == 2)
         assert [request.assignment_epoch for _, request in server.consumers.values()] == [7, 7]
+
+
+@virtual_time
+async def test_a_store_without_room_for_the_subscription_of_a_new_topic_ends_nothing() -> None:
+    """▲ The subscription must be written before the topic can be joined; the topics that it has go on meanwhile."""
+    async with connected() as (cluster, client):
+        server, cluster.topics = cluster.servers["broker:1"], []
+        consumer = await client.consumer(topics_pattern=".*", subscription="s")
+        server.refuse["join_subscription"] = [txnclient.StoreFull("etcd is above its soft limit")] * 3
+        cluster.topics = [TOPIC]
+        await until(lambda: len(server.consumers) == 2)
+        assert consumer.topics == [TOPIC]
+        server.deliver(SEGMENTS[0], 0, b"v")
+        assert (await consumer.receive(timeout=5)).value == b"v"

@@ -342,6 +342,24 @@ async def test_a_read_that_was_given_up_does_not_look_as_if_it_were_through(how:
             assert raised.value.fatal
 
 
+@pytest.mark.parametrize("options", [{"span": True}, {"trimmed": "skip"}])
+@virtual_time
+async def test_a_range_of_a_deleted_topic_does_not_look_empty(options: dict[str, Any]) -> None:
+    """▲ As one that retention has emptied may. The next topic of the name may be heard of before the deletion."""
+    async with connected() as (cluster, client):
+        cluster.life = 1
+        cluster.announce()
+        if "span" in options:
+            options = {"span": span(9)}
+        async with reading(client, **options) as (found, task):
+            await until(lambda: cluster.servers["broker:1"].permits)
+            cluster.make_again()
+            cluster.announce()
+            with pytest.raises(txnclient.TopicNotFound):
+                await asyncio.wait_for(task, 10.0)
+            assert not found
+
+
 @virtual_time
 async def test_closing_the_client_ends_a_read() -> None:
     async with connected() as (cluster, client), reading(client) as (_, task):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -20,7 +22,8 @@ from tests.txnclient.reading.changing_layouts import (
     open_reader,
     settle,
 )
-from tests.txnclient.scripted_server import TOPIC
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer
+from tests.txnclient.scripted_server import connected as scripted
 from tests.waiting import until
 from txnclient.consuming.reader_ends import latest_ends
 from txnclient.reading.reader import behind
@@ -261,6 +264,51 @@ async def test_a_topic_that_is_deleted_ends_its_readers_with_an_error() -> None:
         await server.cut()
         with pytest.raises(txnclient.TopicNotFound):
             await reader.receive()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@virtual_time
+async def test_a_topic_that_is_deleted_does_not_let_a_reader_end_before_its_end(isolation: str) -> None:
+    """▲ Also where its client hears of that before the brokers close what is attached: what of it was still to begin
+    would look read, and half of it like the whole."""
+    async with connected() as (cluster, server, client):
+        cluster.become(SPLIT)
+        server.positions = {ROOT: Position(1, 0), LEFT: Position(1, 0)}
+        async with client.reader(TOPIC, end="latest", isolation=isolation) as reader:
+            await until(lambda: ROOT in attached(server))
+            server.deliver(ROOT, 0, b"parent")
+            end_of(server, ROOT, sealed=False)
+            await settle()
+            cluster.layout = lambda topic: pb.Layout(topic=topic, exists=False, topic_revision=cluster.epoch + 1)  # type: ignore[method-assign]
+            cluster.announce()
+            await settle()
+            assert (await reader.receive()).value == b"parent"
+            with pytest.raises(txnclient.TopicNotFound):
+                await reader.receive()
+            assert not reader.ended
+
+
+@pytest.mark.parametrize("end", [None, "latest"])
+@virtual_time
+async def test_a_reader_goes_on_in_no_other_topic_of_the_name(end: str | None) -> None:
+    """▲ Of which its client may hear before it has heard of the deletion. With an end it would look read."""
+    async with told_of_lives() as (cluster, server, client), client.reader(TOPIC, end=end) as reader:
+        await until(lambda: len(server.consumers) == 2)
+        cluster.make_again()
+        cluster.announce()
+        with pytest.raises(txnclient.TopicNotFound):
+            await reader.receive(timeout=5)
+        assert not reader.ended
+
+
+@asynccontextmanager
+async def told_of_lives() -> AsyncIterator[tuple[Cluster, ScriptedServer, txnclient.Client]]:
+    async with scripted() as (cluster, client):
+        cluster.life = 1
+        cluster.announce()
+        server = cluster.servers["broker:1"]
+        server.positions = dict.fromkeys(SEGMENTS, Position(1, 5))
+        yield cluster, server, client
 
 
 @virtual_time

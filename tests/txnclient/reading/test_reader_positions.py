@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.scripted_server import SEGMENTS, connected
+from tests.txnclient.scripted_server import TOPIC as SCRIPTED
 from tests.waiting import until
 from txnclient import Positions
+from txnwire.clock import SystemClock
+from txnwire.ids import EARLIEST
 
 TOPIC = "topic://public/default/orders"
 
@@ -49,6 +55,56 @@ async def test_another_reader_goes_on_behind_what_was_handed_out(client: txnclie
         await sent(client, range(80, 90))
         async with client.reader(TOPIC, start=latest, end="latest") as other:
             assert await read(other, 1000) == list(range(80, 90))
+
+
+@pytest.mark.parametrize("stored", [0, 5])
+async def test_a_start_by_a_time_before_all_messages_has_positions_too(client: txnclient.Client, stored: int) -> None:
+    """▲ They name no message, and must be a start all the same: a job that keeps them would not come up again."""
+    await client.create_topic(TOPIC, segments=2)
+    await sent(client, range(stored))
+    async with client.reader(TOPIC, start=datetime.now(UTC) - timedelta(hours=1)) as reader:
+        kept = Positions.from_json(reader.positions().to_json())
+    await sent(client, range(stored, 9))
+    async with client.reader(TOPIC, start=kept, end="latest") as other:
+        assert await read(other, 100) == list(range(9))
+    async with client.consumer(TOPIC, "s", start=kept) as consumer:
+        assert sorted([int((await consumer.receive(timeout=10)).value) for _ in range(9)]) == list(range(9))
+
+
+@virtual_time
+async def test_they_name_something_where_all_that_was_there_at_the_opening_has_gone() -> None:
+    """By time: segments that nothing was sent to are pruned once they were split."""
+    async with connected() as (cluster, client):
+        cluster.servers["broker:1"].before_times.update(dict.fromkeys(SEGMENTS, EARLIEST))
+        async with client.reader(SCRIPTED, start=1) as reader:
+            for number, path in enumerate(SEGMENTS):
+                cluster.split(number)
+                cluster.prune(number)
+                await until(lambda path=path: client._session.directory.segment(path) is None)
+            async with client.reader(SCRIPTED, start=reader.positions()):
+                pass
+
+
+class HourBehind(SystemClock):
+    def wall_ms(self) -> int:
+        return super().wall_ms() - 3_600_000
+
+
+async def test_a_time_may_lie_behind_the_first_message_of_a_child_alone(client: txnclient.Client) -> None:
+    """▲ By the clock of its producer. Positions that name the child and not its parent leave the parent out."""
+    await client.create_topic(TOPIC)
+    await sent(client, range(3))
+    await client.split((await client.describe_topic(TOPIC)).active[0].name)
+    clock, client._session.clock = client._session.clock, HourBehind()
+    await sent(client, range(3, 20))
+    client._session.clock = clock
+    await sent(client, range(20, 40))
+    async with client.reader(TOPIC, start=datetime.now(UTC) - timedelta(minutes=30)) as reader:
+        kept = reader.positions()
+        found = await read(reader, 23)
+        assert found == [0, 1, 2, *range(20, 40)]
+    async with client.reader(TOPIC, start=kept, end="latest") as other:
+        assert await read(other, 100) == found
 
 
 async def test_it_stands_amid_a_batch(client: txnclient.Client) -> None:
