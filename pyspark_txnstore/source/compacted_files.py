@@ -107,9 +107,15 @@ def plan_compacted(
     used: list[Manifest] = []
     for topic in snapshot.topics:
         generations = Generations(folder, topic)
-        if (manifest := generations.usable(snapshot, drawn_back=drawn_back)) is not None:
+        while (manifest := generations.usable(snapshot, drawn_back=drawn_back)) is not None:
+            try:
+                parts += _parts(generations.path_of(manifest.generation), manifest)
+            except DataCorrupt:
+                if generations.document_of(manifest.generation).exists():
+                    raise
+                continue  # removed since it was looked at, because newer ones were made
             used.append(manifest)
-            parts += _parts(generations.path_of(manifest.generation), manifest)
+            break
     return parts, without(snapshot, used)
 
 

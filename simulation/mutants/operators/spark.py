@@ -393,4 +393,17 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/spark/shared/test_boundaries.py::test_a_message_lies_before_any_later_time_of_its_millisecond",),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="overtaken-generation-is-damaged",
+        rule="a generation that is removed while a read is planned is not taken for a damaged one",
+        section="§10",
+        file="pyspark_txnstore/source/compacted_files.py",
+        old="                if generations.document_of(manifest.generation).exists():\n                    raise\n",
+        new="                raise\n",
+        tests=(
+            "tests/spark/source/test_compacted_files.py::"
+            "test_a_generation_that_is_removed_right_after_its_manifest_was_read_leaves_the_newer_one",
+        ),
+        why_tests=NO_SPARK,
+    ),
 )

@@ -132,6 +132,26 @@ def test_a_generation_that_is_removed_while_it_is_looked_for_leaves_the_one_befo
     assert read(parts) == [b"0"]
 
 
+def test_a_generation_that_is_removed_right_after_its_manifest_was_read_leaves_the_newer_one(
+    generations: Generations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ It would be told that a file is missing, and to remove the folder."""
+    make(generations, 1, 1)
+    look = Generations.manifest
+
+    def overtaken(self: Generations, generation: int) -> Manifest:
+        found = look(self, generation)
+        if generation == 1:
+            make(generations, 2, 2)
+            with generations.locked():
+                generations.forget(keep=1)
+        return found
+
+    monkeypatch.setattr(Generations, "manifest", overtaken)
+    parts, _ = plan_compacted(tmp_path, NOW)
+    assert read(parts) == [b"0", b"1"]
+
+
 def test_part_of_a_generation_is_never_shown_for_all_of_it(generations: Generations, tmp_path: Path) -> None:
     make(generations, 1, 2, 3)
     parts, _ = plan_compacted(tmp_path, NOW)
