@@ -149,11 +149,16 @@ class FollowedTopics:
 
     async def _is_another(self, topic: str, deadline: Deadline) -> bool:
         """Whether a topic of the name of one that was left is another one than that. Raises why it was left once it has
-        been there as before for some looks: its subscription alone was deleted."""
+        been there as before for some looks: its subscription alone was deleted. ▲ One of which that cannot be told now
+        keeps no others waiting, and does not end their consumer."""
         life, error, looks = self._gone[topic]
         try:
             layout = await self._session.directory.layout(topic, deadline)
-        except TopicNotFound:
+        except DataCorrupt as damage:
+            self._tell_damaged(damage)
+            return False
+        except (TopicNotFound, *TRANSIENT) as unknown:
+            _log.debug("looking for %s, which was left: %s", topic, unknown)
             return False
         if layout.is_another(life):
             return True

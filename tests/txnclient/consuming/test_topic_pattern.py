@@ -310,3 +310,24 @@ async def test_a_store_without_room_for_the_subscription_of_a_new_topic_ends_not
         assert consumer.topics == [TOPIC]
         server.deliver(SEGMENTS[0], 0, b"v")
         assert (await consumer.receive(timeout=5)).value == b"v"
+
+
+@pytest.mark.parametrize("how", ["damaged", "mute"])
+@virtual_time
+async def test_a_topic_that_was_left_and_comes_again_keeps_no_other_waiting(how: str) -> None:
+    """▲ Whatever keeps it from being looked up: those that come are joined, and the consumer goes on."""
+    async with connected() as (cluster, client):
+        server, again = cluster.servers["broker:1"], NAMES + "again"
+        joined = SomeJoined()
+        followed = FollowedTopics(client._session, TopicPattern(".*", left_out=lambda _: False), joined)
+        followed.left(again, txnclient.TopicNotFound("it was deleted"))
+        if how == "damaged":
+            server.unreadable[again] = None
+        else:
+            server.ignore["watch_layout"] = 1_000
+        cluster.topics = [again, TOPIC]
+        following = asyncio.ensure_future(followed.follow())
+        await until(lambda: following.done() or joined.topics == [TOPIC])
+        assert not following.done()
+        following.cancel()
+        await asyncio.wait((following,))
