@@ -156,7 +156,7 @@ class ReaderImpl(Generic[V]):
         holds part of the span is gone."""
         for topic in self.topics:
             while (known := await self._session.directory.layout(topic, deadline)).epoch < span.epoch(topic):
-                if (former := _of_former_topic(span, known)) is not None:
+                if (former := span.of_former_topic(topic, known.epoch, known.has_lost)) is not None:
                     raise _lost(former)
                 if deadline.passed:
                     raise deadline.expired(f"waiting for layout {span.epoch(topic)} of {topic}")
@@ -472,15 +472,6 @@ def _lost(path: str) -> DataTrimmed:
         f"{path} does not exist any more: what was to be read has been trimmed, or its topic was deleted and made "
         "again; take a snapshot and read it from the earliest on"
     )
-
-
-def _of_former_topic(span: Span, layout: TopicLayout) -> str | None:
-    """A segment of the span that was of a deleted topic of this name, if the layout shows one. ▲ An older layout of
-    the same topic has lost no segment of a later one: the topic may never reach the span's epoch, so waiting is in
-    vain."""
-    cuts = [cut.topics[layout.topic] for cut in (span.start, span.end) if cut and layout.topic in cut.topics]
-    paths = [path for bounds in cuts if bounds.epoch > layout.epoch for path in bounds.segments]
-    return next(filter(layout.has_lost, paths), None)
 
 
 def _check_there(start: object, layout: TopicLayout) -> None:

@@ -79,6 +79,13 @@ class Span:
                 return gone[0]
         return None
 
+    def of_former_topic(self, topic: str, epoch: int, has_lost: Callable[[str], bool]) -> str | None:
+        """A segment of the span that was of a deleted topic of this name, if the layout of `epoch` shows one.
+        `has_lost`: whether a segment is gone from it for good. ▲ An older layout of the same topic has lost no segment
+        of a later one: the topic may never reach the span's epoch, so waiting is in vain."""
+        cuts = [cut.topics[topic] for cut in (self.start, self.end) if cut is not None and topic in cut.topics]
+        return next((path for one in cuts if one.epoch > epoch for path in one.segments if has_lost(path)), None)
+
     def continues(self, topic: str) -> bool:
         """Whether `start` covers everything read of the topic so far. ▲ Then everything outside `start` came later and
         is read whole or refused, also in segments that `start` found empty or that were created since."""

@@ -15,7 +15,6 @@ import txnclient
 from tests.process.serving import get
 from tests.txnctl.command_line import TIMEOUT_S, start
 from txnctl.launch import probe
-from txnctl.launch.dev import DEFAULT_TCIDS
 from txnctl.launch.preflight import LOCK_FILE
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -63,7 +62,7 @@ async def test_ctrl_c_at_a_terminal_reaches_dev_alone_which_stops_its_processes_
         url, etcd, admin = words[1], words[2].removeprefix("etcd=http://"), words[3].removeprefix("admin=http://")
 
         # The line is true the moment it is there: asked once, where a client would try again.
-        assert await probe._ask(url.removeprefix("txn://"), brokers=2, coordinators=DEFAULT_TCIDS) is None
+        assert await probe._ask(url.removeprefix("txn://"), brokers=2, coordinators=16) is None
         async with txnclient.connect(url) as client:
             await client.create_topic("topic://public/default/at-once", segments=4)
             async with await client.producer("topic://public/default/at-once") as producer:
