@@ -35,7 +35,7 @@ from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InvalidArgument, TxnError
 from txnwire.grpc_transport import GrpcTransport
 from txnwire.ids import TxnId
-from txnwire.names import TopicName, validate_transaction_key
+from txnwire.names import TopicName, validate_client_name, validate_transaction_key
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 
@@ -74,7 +74,7 @@ def connect(
         validate_transaction_key(transaction_key)
     if not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidArgument(f"timeout is a positive number of seconds, not {timeout!r}")
-    addresses = parse_url(url)
+    addresses, name = parse_url(url), validate_client_name(client_name)
 
     async def open_client() -> Client:
         the_clock = clock or SystemClock()
@@ -85,7 +85,7 @@ def connect(
             random=random or SystemRandom(),
             timeout=timeout,
             token="",
-            client_name=client_name,
+            client_name=name,
             transaction_key=transaction_key,
         )
         return await client._open()

@@ -22,6 +22,8 @@ MAX_TXN_NAME_BYTES = 512
 
 MAX_TRANSACTION_KEY_BYTES = 512
 
+MAX_CLIENT_NAME_BYTES = 4096
+
 MAX_NOTE_BYTES = 256
 """As UTF-8. Each name is kept with its note for a month or longer."""
 
@@ -58,6 +60,11 @@ def validate_transaction_key(key: str) -> str:
     if "&" in key:
         raise InvalidArgument(f"the transaction key {key!r} contains '&', which parts the owner from the key: use none")
     return key
+
+
+def validate_client_name(name: str) -> str:
+    """Return `name` if a client can go by it in a server's log: free text, also empty. Raises `InvalidArgument`."""
+    return name if name == "" else _validate_free_text(name, "client name", MAX_CLIENT_NAME_BYTES, "billing")
 
 
 def _validate_free_text(text: str, what: str, most_bytes: int, example: str) -> str:

@@ -110,7 +110,10 @@ OPTIONS: Final = (
     ),
     Option("maxRowsPerTrigger", "number", "", ("stream read",), "of rows; entries and transactions stay whole"),
     Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
-    Option("failOnDataLoss", "true or false", "true", READS, "false: what retention or a deletion has taken is passed over"),
+    Option(
+        "failOnDataLoss", "true or false", "true", READS,
+        "false: what retention or a deletion has taken is passed over",
+    ),
     Option(
         "columns", "names, by commas", "", (*READS, "write"),
         "only these columns; fewer are faster. Of a view in SQL that is written to: those that it takes",

@@ -82,6 +82,19 @@ WRONG: dict[str, Call] = {
     ),
     "a transaction name is text, not int": lambda client, producer, consumer, txn: client.begin(name=5),  # type: ignore[arg-type]
     "'x' is no writer id": lambda client, producer, consumer, txn: txn.commit(writers=["x"]),
+    "writers is a list of writer ids, not 5": lambda client, producer, consumer, txn: txn.commit(writers=5),
+    r"\[1\] is no writer id": lambda client, producer, consumer, txn: txn.commit(writers=[[1]]),
+    "linger_ms is a number, not '5'": lambda client, producer, consumer, txn: client.producer(
+        TOPIC,
+        linger_ms="5",  # type: ignore[call-overload]
+    ),
+    "compression_level '3': expected 1 to": lambda client, producer, consumer, txn: client.producer(
+        TOPIC,
+        compression_level="3",  # type: ignore[call-overload]
+    ),
+    "1099511627776 segments: a topic can be divided into 65536": lambda client, producer, consumer, txn: (
+        client.create_topic(TOPIC, segments=2**40)
+    ),
     "a topic has at least one segment, not 'x'": lambda client, producer, consumer, txn: client.create_topic(
         TOPIC,
         segments="x",  # type: ignore[arg-type]
@@ -151,6 +164,12 @@ async def test_what_is_open_says_what_it_is() -> None:
         assert repr(reader) == f"Reader({TOPIC})"
         await client.close()
         assert all(repr(one).endswith(", closed)") for one in (client, producer, consumer, reader))
+
+
+@pytest.mark.parametrize(("name", "said"), [("\udcff", "is not valid Unicode"), (None, "a client name is text")])
+def test_a_client_name_that_cannot_be_sent_is_refused_before_connecting(name: Any, said: str) -> None:
+    with pytest.raises(txnclient.InvalidArgument, match=said):
+        txnclient.connect("txn://broker:1", client_name=name)
 
 
 def test_a_timeout_that_is_none_is_refused_before_connecting() -> None:

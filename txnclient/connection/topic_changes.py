@@ -53,6 +53,8 @@ async def create_topic(session: Session, topic: str, segments: int, policies: di
     name = str(TopicName.parse(topic))
     if not isinstance(segments, int) or segments < 1:
         raise InvalidArgument(f"a topic has at least one segment, not {segments!r}")
+    if segments > HASH_SPACE:
+        raise InvalidArgument(f"{segments} segments: a topic can be divided into {HASH_SPACE} at most")
     command = pb.Command(create_topic=pb.CreateTopic(topic=name, segments=segments, policies_json=json.dumps(policies)))
     deadline = session.deadline()
 

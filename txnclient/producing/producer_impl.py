@@ -62,8 +62,11 @@ def check_options(
     """Raises `InvalidArgument`."""
     if not (compression is None or isinstance(compression, str)) or compression not in COMPRESSIONS:
         raise InvalidArgument(f"compression {compression!r}: expected 'zstd', 'lz4' or None")
-    if not 1 <= compression_level <= MAX_LEVEL:
-        raise InvalidArgument(f"compression_level {compression_level}: expected 1 to {MAX_LEVEL}")
+    if not isinstance(compression_level, int) or not 1 <= compression_level <= MAX_LEVEL:
+        raise InvalidArgument(f"compression_level {compression_level!r}: expected 1 to {MAX_LEVEL}")
+    for name, value in (("linger_ms", linger_ms), ("batch_bytes", batch_bytes), ("buffer_bytes", buffer_bytes)):
+        if not isinstance(value, int | float):
+            raise InvalidArgument(f"{name} is a number, not {value!r}")
     # ▲ nan would close no batch, and would be looked at in every turn of the loop.
     if not linger_ms >= 0 or batch_bytes < 1 or buffer_bytes < 1:
         raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")

@@ -17,11 +17,13 @@ def checked_writers(writers: Iterable[int] | None, txn_id: TxnId, name: str | No
         return None
     if name is None:
         raise InvalidArgument(f"transaction {txn_id} has no name, so it has no writers: commit it without a list")
-    distinct = dict.fromkeys(writers)
-    for writer in distinct:
+    if not isinstance(writers, Iterable):
+        raise InvalidArgument(f"writers is a list of writer ids, not {writers!r}")
+    given = list(writers)
+    for writer in given:
         if not isinstance(writer, int) or not 0 <= writer < 1 << 64:
             raise InvalidArgument(f"{writer!r} is no writer id: expected an unsigned 64-bit number, as `writer_id` is")
-    return tuple(sorted(distinct))
+    return tuple(sorted(dict.fromkeys(given)))
 
 
 def check_note(note: str | None, txn_id: TxnId, name: str | None) -> None:
