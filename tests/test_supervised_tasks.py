@@ -12,6 +12,7 @@ NO_SERVERS = ("txnctl/bench", "txnctl/commands", "txnctl/demo", "txnctl/launch/d
 """What runs beside servers, or starts them: commands and their tools, which end with what they do."""
 
 WAITED_FOR = {
+    "txnctl/backup/progress.py in_thread": "awaited there, also by who is cancelled",
     "txnwire/calls.py Caller.open": "ends with its connection, which is then closed",
     "txnwire/calls.py Caller._end": "closes a connection",
     "txnwire/grpc_transport.py GrpcListener.serve": "serves one connection and ends with it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from txnwire.errors import ConnectionLost
 from txnwire.ports import Connection, Listener, Transport
@@ -63,7 +64,8 @@ class LossyTransport:
     def release(self) -> None:
         self.hold.clear()
         for connection, command in self.held:
-            connection.send_nowait(command)
+            with suppress(ConnectionLost):  # it was lost with its connection
+                connection.send_nowait(command)
         self.held.clear()
 
     async def connect(self, address: str, *, timeout_s: float) -> Connection:
