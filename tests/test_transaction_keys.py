@@ -447,6 +447,7 @@ async def test_a_begin_goes_on_where_the_cancelled_commit_before_it_has_been_dec
         await until(lambda: [one.end_txn.action for _, one in transport.held].count(pb.TXN_ACTION_ABORT) == 2)
         transport.release()
         await (await beginning).commit()
+        assert (await client.transaction_info(former.id))["outcome"] == "COMMITTED"
 
 
 async def test_k3_of_clients_that_connect_at_once_each_becomes_the_holder_and_the_last_one_stays_it(

@@ -8,7 +8,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.txnclient.scripted_process import ScriptedServer
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.dead_letters import DeadLetterPolicy, DeadLetters
@@ -60,17 +61,23 @@ async def test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consu
         assert failed == []
 
 
+async def moving(cluster: Cluster, client: txnclient.Client) -> tuple[ScriptedServer, txnclient.Consumer[bytes]]:
+    """A consumer amid the move of a dead message, whose topic is not made yet."""
+    server = cluster.servers["broker:1"]
+    consumer = await client.consumer(TOPIC, "s", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC + "-x")
+    await until(lambda: len(server.consumers) == 2)
+    server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
+    server.hold["create_topic"] = asyncio.Event()
+    assert await consumer.receive_many(1, timeout=0.1) == []
+    await until(lambda: server.seen["create_topic"])
+    return server, consumer
+
+
 @virtual_time
 async def test_a_client_that_closes_meanwhile_lets_a_consumer_leave_in_order() -> None:
     """▲ Cut off, all that waited in its buffer would count as redelivered, and nobody has looked at it."""
     async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        consumer = await client.consumer(TOPIC, "s", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC + "-x")
-        await until(lambda: len(server.consumers) == 2)
-        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
-        server.hold["create_topic"] = asyncio.Event()
-        assert await consumer.receive_many(1, timeout=0.1) == []
-        await until(lambda: server.seen["create_topic"])
+        server, consumer = await moving(cluster, client)
         closing = [asyncio.ensure_future(consumer.close()) for _ in range(2)]
         await asyncio.sleep(0.1)
         assert not any(one.done() for one in closing)
@@ -84,13 +91,7 @@ async def test_a_client_that_closes_meanwhile_lets_a_consumer_leave_in_order() -
 async def test_a_consumer_that_closes_behind_a_move_hands_out_nothing_more() -> None:
     """▲ Its application could not ack it: a loop that should end would fail, and the message count as redelivered."""
     async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        consumer = await client.consumer(TOPIC, "s", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC + "-x")
-        await until(lambda: len(server.consumers) == 2)
-        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
-        server.hold["create_topic"] = asyncio.Event()
-        assert await consumer.receive_many(1, timeout=0.1) == []
-        await until(lambda: server.seen["create_topic"])
+        server, consumer = await moving(cluster, client)
         closing = asyncio.ensure_future(consumer.close())
         await asyncio.sleep(0.1)
         server.deliver(SEGMENTS[0], 1, b"late")
