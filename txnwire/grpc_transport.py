@@ -7,6 +7,7 @@ by `txnwire.frames`; gRPC sees bytes. Never fork a process that has used this mo
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -48,6 +49,16 @@ def _expect_not_forked() -> None:
             )
         )
     _used_in = pid
+
+
+def _keep_for_good() -> None:
+    """▲ In a forked child no collection takes the parent's channels and calls: gRPC joins its threads as they go, and
+    those do not exist there. The child would hang or crash wherever Python next happens to collect."""
+    if _used_in is not None:
+        gc.freeze()
+
+
+os.register_at_fork(after_in_child=_keep_for_good)
 
 
 # ---- settings ---------------------------------------------------------------------------------------------------

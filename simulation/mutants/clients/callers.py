@@ -8,6 +8,7 @@ CANCELLED = "tests/txnclient/test_cancelled_calls.py::"
 SYNC = "tests/txnclient/sync/test_sync.py::test_"
 BELONGING = "tests/txnclient/test_belonging.py::"
 MALFORMED = "tests/txnclient/producing/test_malformed.py::"
+FORKED = "tests/txnclient/test_forked.py::test_every_call_in_a_forked_child_fails_at_once"
 DEAD_LETTERS = "tests/txnclient/consuming/test_dead_letters.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -103,6 +104,34 @@ MUTANTS: tuple[Mutant, ...] = (
         new="    if _used_in not in (None, _used_in):",
         tests=(BELONGING + "test_c7_a_forked_child_of_a_process_that_had_connected_is_refused_at_once",),
         why_tests="it has neither gRPC nor processes",
+    ),
+    *(
+        Mutant(
+            name=name,
+            rule="a forked child neither hangs nor crashes over what its parent had open, or has closed (C7)",
+            section="§11",
+            file=file,
+            old=old,
+            new=new,
+            tests=tuple(f"{FORKED}[{case}]" for case in cases),
+            why_tests="it has neither gRPC nor processes",
+        )
+        for name, file, old, new, cases in (
+            (
+                "forked-child-collects",
+                "txnwire/grpc_transport.py",
+                "os.register_at_fork(after_in_child=_keep_for_good)\n",
+                "",
+                ("closes-async",),
+            ),
+            (
+                "grpc-forks-with-us",
+                "txnwire/__init__.py",
+                'os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")\n',
+                "",
+                ("stays-sync",),
+            ),
+        )
     ),
     *(
         Mutant(
