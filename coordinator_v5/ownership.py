@@ -59,7 +59,9 @@ class TcidOwnership:
         self._former_selves = FormerSelves()
         self.namesake: str | None = None
         """The address of another process of this name that holds leases; this process waits for it."""
-        self._joined_or_left = asyncio.Event()
+        self._changed = asyncio.Event()
+        """A coordinator has come or gone, or an id has another holder: what others gave up meanwhile changes our share.
+        """
         self._taking = asyncio.Lock()
         self._refused = asyncio.Event()
         """An id of our share could not be taken."""
@@ -170,7 +172,7 @@ class TcidOwnership:
                 self._seen(record)
             elif (tcid := _tcid_of(record.key)) is not None:
                 self._holders[tcid] = _holder(record)
-        self._joined_or_left.set()
+        self._changed.set()
 
     def _seen(self, member: KeyValue) -> None:
         if (registered := _registered(member)) is not None:
@@ -236,6 +238,7 @@ class TcidOwnership:
         await self._tell_lost()
 
     def _take_in(self, batch: WatchBatch) -> None:
+        self._changed.set()
         if batch.resync:
             self._learn(event.record for event in batch.events)
             for tcid, taken_at in sorted(self._mine.items()):
@@ -251,10 +254,8 @@ class TcidOwnership:
                     self._heard_of_tcid(named, event)
             elif event.kind is EventKind.DELETE:
                 self._members.pop(event.record.key[len(keys.TC_MEMBER) :].decode(errors="replace"), None)
-                self._joined_or_left.set()
             else:
                 self._seen(event.record)
-                self._joined_or_left.set()
 
     def _heard_of_tcid(self, tcid: int, event: Event) -> None:
         """▲ An event older than our own taking says nothing about it."""
@@ -283,12 +284,12 @@ class TcidOwnership:
                     await self._store.commit(plan_give_up_tcid(tcid, record.create_revision))
 
     async def _give_up_excess(self, lease: Lease) -> None:
-        """Once coordinators have stopped coming and going, leave the excess over our share to others."""
+        """Once nothing has changed for a while, leave the excess over our share to others."""
         while True:
-            await self._joined_or_left.wait()
-            self._joined_or_left.clear()
+            await self._changed.wait()
+            self._changed.clear()
             await asyncio.sleep(self._settings.balance_after_s)
-            if not self._joined_or_left.is_set():
+            if not self._changed.is_set():
                 await self._give_up_now(lease)
 
     async def _give_up_now(self, lease: Lease) -> None:

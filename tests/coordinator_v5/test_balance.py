@@ -139,6 +139,22 @@ async def test_a_coordinator_that_restarts_at_once_gets_its_own_back_and_nothing
         await process.close()
 
 
+@virtual_time
+async def test_coordinators_that_give_up_ids_one_after_the_other_end_with_even_shares() -> None:
+    etcd = fresh_etcd()
+    one = await Process(etcd, "one", SIXTEEN).start()
+    two = await Process(etcd, "two", SIXTEEN).start()
+    await until(lambda: counts(one, two) == [8, 8])
+    await asyncio.sleep(5.0)
+    two.pause()
+    third = await Process(etcd, "three", SIXTEEN).start()
+    await until(lambda: counts(one, third) == [6, 2])
+    two.resume()
+    await until(lambda: sorted(counts(one, two, third)) == [5, 5, 6])
+    for process in (one, two, third):
+        await process.close()
+
+
 def tcs(etcd: MemoryEtcd) -> list[KeyValue]:
     return etcd.mvcc.range(keys.TC, keys.prefix_end(keys.TC))[0]
 

@@ -347,4 +347,21 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(FULL + "test_an_id_whose_taking_is_not_answered_costs_none_of_those_that_are_held",),
         why_tests=ALONE,
     ),
+    Mutant(
+        name="balanced-by-comings-alone",
+        rule="coordinators that give up ids one after the other end with even shares (D4)",
+        section="§9",
+        file="coordinator_v5/ownership.py",
+        old="    def _take_in(self, batch: WatchBatch) -> None:\n        self._changed.set()\n",
+        new=(
+            "    def _take_in(self, batch: WatchBatch) -> None:\n"
+            "        if any(event.record.key.startswith(keys.TC_MEMBER) for event in batch.events):\n"
+            "            self._changed.set()\n"
+        ),
+        tests=(
+            "tests/coordinator_v5/test_balance.py::"
+            "test_coordinators_that_give_up_ids_one_after_the_other_end_with_even_shares",
+        ),
+        why_tests="uneven shares break no rule that its judges know",
+    ),
 )
