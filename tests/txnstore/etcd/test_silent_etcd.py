@@ -120,11 +120,12 @@ async def test_watches_that_were_closed_are_forgotten_and_one_that_stays_still_l
 async def test_e1_watches_that_could_not_be_opened_are_forgotten() -> None:
     """They are tried again and again for as long as etcd is away."""
     async with silent_etcds(1) as ((etcd,), backend):
+        (endpoint,) = backend._connection._endpoints
         await etcd.close()
+        await until(lambda: not endpoint.ready())
         for _ in range(3):
             with pytest.raises(Unanswered):
                 await backend.open_watch(b"/a", b"/b", 1)
-        (endpoint,) = backend._connection._endpoints
         assert not endpoint.left
 
 
