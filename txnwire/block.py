@@ -21,7 +21,6 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from operator import le
 from typing import Final, NamedTuple
 
 from txnwire.errors import DataCorrupt, InvalidArgument, MessageTooLarge, TxnError
@@ -299,7 +298,8 @@ class _Reader:
 
     def _offsets(self, part: str, count: int, end: int) -> memoryview:
         offsets = self._take(f"{part} offsets", 4 * (count + 1)).cast("i")
-        if offsets[0] != 0 or offsets[count] != end or not all(map(le, offsets, offsets[1:])):
+        listed = offsets.tolist()
+        if listed[0] != 0 or listed[count] != end or listed != sorted(listed):  # the fastest way to look at thousands
             raise self._error(f"block {part} offsets: they do not rise from 0 to {end}")
         return offsets
 

@@ -1,7 +1,8 @@
 """Bitmaps of the messages of an entry. Pure.
 
-▲ Linear in the entry's size. One bit after the other is quadratic, as each step copies the bitmap: of a batch of
-100 000 jobs each single one would take a second of the event loop.
+▲ Linear in the stretch that is named. One bit after the other is quadratic, as each step copies the bitmap: of a batch
+of 100 000 jobs each single one would take a second of the event loop. Linear in the entry is too much where many
+consumers divide it: each names a hundred messages of thousands.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ def bits_of(indexes: Iterable[int]) -> int:
     named = list(indexes)
     if not named:
         return 0
-    digits = bytearray(b"0") * (max(named) + 1)
+    first = min(named)
+    digits = bytearray(b"0") * (max(named) - first + 1)
     for index in named:
-        digits[-1 - index] = 0x31
-    return int(digits, 2)
+        digits[first - index - 1] = 0x31
+    return int(digits, 2) << first
 
 
 def all_bits(count: int) -> int:
@@ -26,7 +28,8 @@ def all_bits(count: int) -> int:
 
 def indexes_of(bits: int) -> list[int]:
     """The indexes of a bitmap, in order."""
-    digits, found, at = bin(bits)[:1:-1], [], -1
+    first = (bits & -bits).bit_length() - 1
+    digits, found, at = bin(bits >> max(first, 0))[:1:-1], [], -1
     while (at := digits.find("1", at + 1)) >= 0:
-        found.append(at)
+        found.append(first + at)
     return found
