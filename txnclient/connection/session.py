@@ -6,7 +6,8 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.directory import ClientDirectory
@@ -22,6 +23,7 @@ from txnwire.errors import (
     TxnError,
     for_good,
 )
+from txnwire.ids import Position
 from txnwire.ports import Clock, Random
 
 T = TypeVar("T")
@@ -54,6 +56,8 @@ class Session:
     directory: ClientDirectory
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     pid: int = field(default_factory=os.getpid)
+    divided: WeakValueDictionary[tuple[str, Position], Any] = field(default_factory=WeakValueDictionary)
+    """Entries of queues that consumers of this client divide among them: each is kept and decoded once."""
     _shared: _Shared = field(default_factory=_Shared)
 
     @property

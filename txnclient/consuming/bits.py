@@ -16,6 +16,8 @@ def bits_of(indexes: Iterable[int]) -> int:
     if not named:
         return 0
     first = min(named)
+    if named == [*range(first, first + len(named))]:  # the usual case, ten times as fast
+        return all_bits(len(named)) << first
     digits = bytearray(b"0") * (max(named) - first + 1)
     for index in named:
         digits[first - index - 1] = 0x31

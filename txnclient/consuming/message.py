@@ -27,8 +27,8 @@ class ReceivedEntry:
     """One entry as a broker sent it; checks and decodes checksum, metadata and block once, when first needed."""
 
     __slots__ = (
-        "_block", "_ids", "_same", "count", "epoch", "holder", "late", "metadata", "places", "position", "raw",
-        "redelivery_count", "segment", "serializer", "under",
+        "__weakref__", "_block", "_ids", "_same", "count", "epoch", "holder", "late", "metadata", "places", "position",
+        "raw", "redelivery_count", "segment", "serializer", "under",
     )  # fmt: skip
 
     def __init__(

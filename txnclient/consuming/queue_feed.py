@@ -93,15 +93,27 @@ class QueueFeed(SubscriptionFeed):
         return self._queue_inbox.pace.sharing
 
     def _received(self, position: Position, delivered: pb.DeliveredEntry) -> ReceivedEntry:
-        same = None if delivered.entry else self._parted
-        if same is not None and same.position == position:
+        known = self._known(position, delivered)
+        if known is not None:
             count, serializer = delivered.redelivery_count, self._receiver.serializer
-            return ReceivedEntry(self.segment, position, same.raw, count, self._inbox, serializer, same)
-        if not delivered.entry:
+            entry = ReceivedEntry(self.segment, position, known.raw, count, self._inbox, serializer, known)
+        elif delivered.entry:
+            entry = super()._received(position, delivered)
+        else:
             raise DataCorrupt("the broker has sent no bytes of an entry that was not the last one")
-        entry = super()._received(position, delivered)
-        self._parted = entry if delivered.skip else None
+        if delivered.entry:
+            self._parted = (known or entry) if delivered.skip else None
+            if self._parted is entry:
+                self._session.divided[self.segment, position] = entry
         return entry
+
+    def _known(self, position: Position, delivered: pb.DeliveredEntry) -> ReceivedEntry | None:
+        """The entry, if a part of it came before: here, or with its bytes to another consumer of this client."""
+        if delivered.entry:
+            known = self._session.divided.get((self.segment, position)) if delivered.skip else None
+            # ▲ Another topic of this name may have other bytes there, or what came before may be damaged.
+            return known if known is not None and known.raw == delivered.entry else None
+        return self._parted if self._parted is not None and self._parted.position == position else None
 
     def on_deliver(self, deliver: pb.Deliver) -> None:
         if self._retiring is not None:

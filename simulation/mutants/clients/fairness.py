@@ -145,6 +145,16 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=NOT_LOST,
     ),
     Mutant(
+        name="bytes-of-another-topic",
+        rule="consumers of one client share an entry that they divide where its bytes are the same alone",
+        section="§8",
+        file="txnclient/consuming/queue_feed.py",
+        old="            return known if known is not None and known.raw == delivered.entry else None\n",
+        new="            return known\n",
+        tests=(f"{TOLD}test_consumers_of_one_client_decode_an_entry_that_they_divide_once",),
+        why_tests="its topics of one name differ in their segments",
+    ),
+    Mutant(
         name="gives-back-before-it-revokes",
         rule="a consumer that hangs revokes its permits before it gives back",
         section="§8",

@@ -9,7 +9,7 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.attached import LEFT, attached
-from tests.txnclient.scripted_server import ScriptedServer, connected
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
 from tests.waiting import until
 from txnclient.consuming.pace import PERIOD_S
 from txnwire.proto import txn_pb2 as pb
@@ -83,6 +83,23 @@ async def test_parts_of_an_entry_come_without_its_bytes() -> None:
         found = [await consumer.receive(timeout=5) for _ in range(3)]
         assert [message.value for message in found] == [b"a", b"b", b"c"]
         assert [message.redelivery_count for message in found] == [0, 2, 2]
+
+
+@virtual_time
+async def test_consumers_of_one_client_decode_an_entry_that_they_divide_once() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        server.deliver(LEFT, 7, b"a", b"b", skip=bytes([0b10]))
+        first = await consumer.receive(timeout=5)
+        other = await client.consumer(TOPIC, "sub", type="queue")
+        await until(lambda: len(server.permits) == 2 * len(SEGMENTS))
+        server.deliver(LEFT, 7, b"a", b"b", skip=bytes([0b01]))
+        second = await other.receive(timeout=5)
+        assert (first.value, second.value) == (b"a", b"b")
+        assert first.entry.block is second.entry.block
+        # ▲ As of another topic of the name, or where the first copy was damaged.
+        server.deliver(LEFT, 7, b"x", b"y", skip=bytes([0b01]))
+        assert (await other.receive(timeout=5)).value == b"y"
 
 
 @virtual_time
