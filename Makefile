@@ -17,6 +17,7 @@ N ?= 200
 MINUTES ?= 15
 VERSION ?= 3.13
 ONLY ?=
+URL ?=
 CHAOS ?=
 PROTO := txnwire/proto/txn.proto txnstore/etcd/rpc.proto
 # Tests and runs start hundreds of Pythons: where the environment forbids compiled files, each would compile everything.
@@ -137,8 +138,8 @@ docs: $(VENV)/site/bin/mkdocs  ## the documentation as a site, in build/site; a 
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build -q
 	@echo "build/site/index.html"
 
-wheels: setup    ## the distributions, in dist: txnstore-client for programs and Spark jobs, txnstore for servers and txnctl
-	@$(BIN)/python tools/build_wheels.py dist
+wheels: setup    ## the distributions, in dist: txnstore-client for programs and Spark jobs, txnstore for servers and txnctl [URL=https://host/owner/txnstore]
+	@$(BIN)/python tools/build_wheels.py dist $(URL)
 
 chart: setup     ## the chart's dashboards, and its README from its values
 	@$(BIN)/python tools/generate_dashboards.py

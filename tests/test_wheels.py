@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -81,6 +83,33 @@ def test_what_an_index_shows(wheels: dict[str, Path]) -> None:
         assert shown["Requires-Python"] == ">=3.11"
         assert "Typing :: Typed" in shown.get_all("Classifier", [])
         assert "# txnstore" in (shown.get_payload() or "")
+
+
+def test_an_index_shows_the_pages_of_a_repository_that_can_be_seen(tmp_path: Path) -> None:
+    shown = described(build(CLIENT, tmp_path, "https://example.org/owner/txnstore")).metadata
+    version = shown["Version"]
+    pages = dict(line.split(", ", 1) for line in shown.get_all("Project-URL", []))
+    assert pages == {
+        "Homepage": "https://example.org/owner/txnstore",
+        "Documentation": f"https://example.org/owner/txnstore/blob/v{version}/docs/client.md",
+        "Changelog": f"https://example.org/owner/txnstore/blob/v{version}/CHANGELOG.md",
+        "Source": f"https://example.org/owner/txnstore/tree/v{version}",
+        "Issues": "https://example.org/owner/txnstore/issues",
+    }
+    text = str(shown.get_payload())
+    links = re.findall(r"\]\(([^)#]+)", text)
+    assert f"https://example.org/owner/txnstore/blob/v{version}/docs/demo.md" in links
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+@pytest.mark.parametrize(
+    "url", ["example.org/txnstore", "http://example.org/a", "https://example.org/a/", 'https://a/"b']
+)
+def test_an_address_where_no_repository_can_be_seen_is_refused(url: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tools" / "build_wheels.py"), str(tmp_path), url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "https://host/owner/name" in done.stderr
 
 
 @pytest.mark.process
