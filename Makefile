@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 PACKAGES := txnwire txnstore watchers segments coordinator_v5 txnclient pyspark_txnstore pytest_txnstore txnctl simulation
 
-.PHONY: setup java prometheus demo test test-again test-python check format proto sync sim sim-fresh machine mutants mutate chart alerts scenarios sustained copy-test chaos docs wheels image test-containers bench bench-spark clean help
+.PHONY: setup java prometheus demo test test-soak test-again test-python check format proto sync sim sim-fresh machine mutants mutate chart alerts scenarios sustained copy-test chaos docs wheels image test-containers bench bench-spark clean help
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -60,8 +60,12 @@ $(VENV)/spark.jsa: $(VENV)/.installed tools/archive_spark_classes.py | java
 prometheus: $(VENV)/.installed  # for the tests of alerts; they are skipped where there is none
 	@tools/ensure_prometheus.sh $(VENV)
 
-test: setup java prometheus $(VENV)/spark.jsa ## all tests
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -q tests
+# Soaks have their target: they take as long as most of the others together.
+test: setup java prometheus $(VENV)/spark.jsa ## the tests, but for soaks
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -q -m 'not soak' tests
+
+test-soak: setup java prometheus $(VENV)/spark.jsa ## kills under load, whole simulated runs and demos
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -q -m soak tests
 
 test-again: setup java prometheus $(VENV)/spark.jsa ## the tests that failed in the last run, one after the other, with nothing beside them
 	@$(BIN)/python -m pytest -n 0 -q --last-failed --last-failed-no-failures none --maxfail 3 tests

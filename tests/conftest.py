@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.order import ordered, workers_of_run
+from tests.order import is_soak, ordered, workers_of_run
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port, wait_etcd_ready
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -35,6 +35,11 @@ settings.load_profile("whatever the load")
 # with Ctrl-C would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_soak(item.path):
+        item.add_marker("soak")
 
 
 @pytest.hookimpl(trylast=True)

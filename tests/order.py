@@ -37,7 +37,22 @@ LONG = (
 )
 """Folders and files, below `tests`, of tests that take seconds each, longest first."""
 
+SOAKS = (
+    "process",
+    "simulation/running",
+    "simulation/test_seeds.py",
+    "simulation/test_fresh.py",
+    "spark/jobs/test_audit.py",
+    "txnctl/demo/spark",
+)
+"""Folders and files of kills under load, whole simulated runs and demos: `make test-soak`. They take as much time as
+most of the others together."""
+
 T = TypeVar("T")
+
+
+def is_soak(path: Path) -> bool:
+    return any(path.is_relative_to(TESTS / name) for name in SOAKS)
 
 
 def kind_of(path: Path) -> int:

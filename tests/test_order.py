@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.order import LONG, SPARK, TESTS, kind_of, ordered
+from tests.order import LONG, SOAKS, SPARK, TESTS, is_soak, kind_of, ordered
 
 PATHS = {
     **{f"s{number}": TESTS / SPARK / "test_a.py" for number in range(10)},
@@ -45,6 +45,17 @@ def test_all_long_ones_fit_into_the_stretches() -> None:
 def test_each_long_one_is_there(name: str) -> None:
     assert (TESTS / name).exists()
     assert kind_of(TESTS / name / "test_some.py" if (TESTS / name).is_dir() else TESTS / name) == 1 + LONG.index(name)
+
+
+@pytest.mark.parametrize("name", SOAKS)
+def test_each_soak_is_there(name: str) -> None:
+    assert (TESTS / name).exists()
+    assert is_soak(TESTS / name / "test_some.py" if (TESTS / name).is_dir() else TESTS / name)
+
+
+@pytest.mark.parametrize("name", ["processes.py", "spark/jobs/test_export.py", "simulation/test_fresh_air.py"])
+def test_its_neighbour_is_none(name: str) -> None:
+    assert not is_soak(TESTS / name)
 
 
 def test_a_file_elsewhere_is_a_short_one() -> None:
