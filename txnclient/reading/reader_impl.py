@@ -191,11 +191,13 @@ class ReaderImpl(Generic[V]):
 
     def _check_topics(self) -> None:
         """▲ Fail where a topic is gone: what was still to begin of it would look read, or the next topic of the name
-        would follow."""
+        would follow. Not where all of it up to the end was handed out: that is read, whatever becomes of it."""
         for topic in self.topics:
             layout = self._session.directory.known_layout(topic)
             if layout is None or layout.is_another(self._lives.get(topic, 0)):
-                self._receiver.fail(TopicNotFound(f"{topic} was deleted while it was read"))
+                left = [path for path in self._ends if topic_of_segment(path) == topic and path not in self._ended]
+                if left or not self._bounded:
+                    self._receiver.fail(TopicNotFound(f"{topic} was deleted while it was read"))
 
     def _layouts(self) -> list[TopicLayout]:
         known = [self._session.directory.known_layout(topic) for topic in self.topics]

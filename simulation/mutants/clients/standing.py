@@ -331,4 +331,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(PATTERNS + "test_a_topic_that_was_left_and_comes_again_keeps_no_other_waiting",),
         why_tests="no seed has a consumer of a pattern and a topic that cannot be looked up",
     ),
+    Mutant(
+        name="read-topic-fails-behind-its-end",
+        rule="a reader that has handed out everything up to its end has ended, whatever becomes of its topic",
+        section="§10",
+        file="txnclient/reading/reader_impl.py",
+        old="                if left or not self._bounded:\n",
+        new="                if left is not None:\n",
+        tests=(LAYOUTS + "test_a_reader_that_has_handed_out_everything_has_ended_also_where_its_topic_is_deleted",),
+        why_tests=NOT_DELETED,
+    ),
 )

@@ -301,6 +301,28 @@ async def test_a_reader_goes_on_in_no_other_topic_of_the_name(end: str | None) -
         assert not reader.ended
 
 
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@virtual_time
+async def test_a_reader_that_has_handed_out_everything_has_ended_also_where_its_topic_is_deleted(
+    isolation: str,
+) -> None:
+    """▲ It is attached to nothing by then, so its topic can be deleted: what a program does with one that it has read.
+    A whole range would end with an error, as half of it does."""
+    async with connected() as (cluster, server, client):
+        server.positions = {ROOT: Position(1, 0)}
+        async with client.reader(TOPIC, end="latest", isolation=isolation) as reader:
+            await until(lambda: ROOT in attached(server))
+            server.deliver(ROOT, 0, b"all")
+            end_of(server, ROOT, sealed=False)
+            assert (await reader.receive()).value == b"all"
+            await settle()
+            cluster.layout = lambda topic: pb.Layout(topic=topic, exists=False, topic_revision=cluster.epoch + 1)  # type: ignore[method-assign]
+            cluster.announce()
+            await settle()
+            assert [message async for message in reader] == []
+            assert reader.ended
+
+
 @asynccontextmanager
 async def told_of_lives() -> AsyncIterator[tuple[Cluster, ScriptedServer, txnclient.Client]]:
     async with scripted() as (cluster, client):
