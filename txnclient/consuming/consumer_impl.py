@@ -409,13 +409,14 @@ class ConsumerImpl(Generic[V]):
         """Abort because of `error` and give the messages back; True: it has committed, so they stay acked.
 
         ▲ A stream starts over only once the outcome is definite, or the transaction has certainly timed out: while it
-        is open, its acked messages are not redelivered, and messages behind them would be handled first."""
+        is open, its acked messages are not redelivered, and messages behind them would be handled first. One that is
+        closed does not start over, and perhaps nobody is left to ask."""
         impl = transaction_impl(txn)
         try:
             await impl.abort_because(error)
             if self.type == "stream" and isinstance(error, Exception):
                 backoff = Backoff(self._session.random)
-                while impl.undecided and self._session.clock.monotonic() <= impl.expires_at:
+                while impl.undecided and not self._closed and self._session.clock.monotonic() <= impl.expires_at:
                     await asyncio.sleep(backoff.next_s())
                     await self._abort_again(impl)
         finally:

@@ -259,4 +259,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{SYNC_SENDS}test_a_callback_of_one_message_that_waits_for_another_is_refused",),
         why_tests="it has no threads",
     ),
+    Mutant(
+        name="closed-block-waits-for-its-deadline",
+        rule="the end of a block of messages waits for no outcome behind the close of its consumer (C6)",
+        section="§11",
+        file="txnclient/consuming/consumer_impl.py",
+        old="                while impl.undecided and not self._closed and ",
+        new="                while impl.undecided and ",
+        tests=(f"{CLOSED}test_a_block_of_messages_ends_though_nobody_answers_the_abort_of_its_closed_client",),
+        why_tests="a simulated client is closed once its calls have ended",
+    ),
 )

@@ -57,3 +57,24 @@ async def test_without_await_the_end_of_the_block_tells_it_too(cluster: InProces
                     client.close()
 
     await asyncio.to_thread(work)
+
+
+@virtual_time
+async def test_a_block_of_messages_ends_though_nobody_answers_the_abort_of_its_closed_client() -> None:
+    """▲ An hour, as long as its transaction may last: a program that ends would wait for nothing. Dies in the
+    timeout."""
+    async with connected() as (cluster, client):
+        server, consumer = cluster.servers["broker:1"], await client.consumer(TOPIC, "s")
+        await until(lambda: len(server.permits) == len(SEGMENTS))
+        server.deliver(SEGMENTS[0], 0, b"a")
+        message = await consumer.receive()
+        server.ignore["end_txn"] = 1_000_000
+
+        async def worker() -> None:
+            async with consumer.transaction(message, timeout=3600):
+                await asyncio.create_task(client.close())
+
+        async with asyncio.timeout(60.0):
+            with pytest.raises(txnclient.InvalidTxnState, match="because its client was closed"):
+                await worker()
+        await asyncio.sleep(0)
