@@ -88,6 +88,14 @@ WRONG: dict[str, Call] = {
         TOPIC,
         linger_ms="5",  # type: ignore[call-overload]
     ),
+    "batch_bytes and buffer_bytes must be positive": lambda client, producer, consumer, txn: client.producer(
+        TOPIC,
+        buffer_bytes=float("nan"),  # type: ignore[call-overload]
+    ),
+    "batch_bytes and buffer_bytes must be": lambda client, producer, consumer, txn: client.producer(
+        TOPIC,
+        batch_bytes=float("nan"),  # type: ignore[call-overload]
+    ),
     "compression_level '3': expected 1 to": lambda client, producer, consumer, txn: client.producer(
         TOPIC,
         compression_level="3",  # type: ignore[call-overload]

@@ -67,8 +67,9 @@ def check_options(
     for name, value in (("linger_ms", linger_ms), ("batch_bytes", batch_bytes), ("buffer_bytes", buffer_bytes)):
         if not isinstance(value, int | float):
             raise InvalidArgument(f"{name} is a number, not {value!r}")
-    # ▲ nan would close no batch, and would be looked at in every turn of the loop.
-    if not linger_ms >= 0 or batch_bytes < 1 or buffer_bytes < 1:
+    # ▲ nan would close no batch, and would be looked at in every turn of the loop; in a buffer of
+    # nan bytes no message has room beside another one.
+    if not (linger_ms >= 0 and batch_bytes >= 1 and buffer_bytes >= 1):
         raise InvalidArgument("linger_ms must not be negative, batch_bytes and buffer_bytes must be positive")
 
 

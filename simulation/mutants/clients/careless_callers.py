@@ -269,4 +269,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{CLOSED}test_a_block_of_messages_ends_though_nobody_answers_the_abort_of_its_closed_client",),
         why_tests="a simulated client is closed once its calls have ended",
     ),
+    Mutant(
+        name="buffer-of-nan-bytes",
+        rule="a size that is no number of bytes is refused at the opening (C9)",
+        section="§11",
+        file="txnclient/producing/producer_impl.py",
+        old="    if not (linger_ms >= 0 and batch_bytes >= 1 and buffer_bytes >= 1):\n",
+        new="    if not linger_ms >= 0 or batch_bytes < 1 or buffer_bytes < 1:\n",
+        tests=(f"{CLIENT}test_wrong_arguments.py::test_wrong_arguments_are_refused_in_words_that_name_them",),
+        why_tests="no simulated program gives wrong arguments",
+    ),
 )
