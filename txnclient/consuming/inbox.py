@@ -26,6 +26,10 @@ from txnwire.ids import Position
 
 UNBOUNDED_BYTES = 1 << 62
 
+LARGEST_WINDOW = 1_000_000_000
+"""Messages. ▲ C6: a window is granted in parts, all in one turn of the loop: with the largest number that there is for
+both bounds, as some give it for none, the parts would never end."""
+
 FIRST_AVERAGE_BYTES = 256 * 1024
 """Assumed message size until some have come. Large, to bound the first grant (a few dozen messages) even if they are
 large; small messages raise the window as soon as they come."""
@@ -200,7 +204,8 @@ class Inbox:
         self._adjust()
 
     def _bounded_window(self) -> int:
-        return max(1, min(self._window, int(self._window_bytes / self._average_bytes)))
+        in_bytes = int(min(self._window_bytes, UNBOUNDED_BYTES) / self._average_bytes)
+        return max(1, min(self._window, in_bytes, LARGEST_WINDOW))
 
     def _weigh(self, entry: ReceivedEntry) -> None:
         """Adjust the average size, which converts the byte window into permits. Larger messages count at once, smaller

@@ -327,4 +327,17 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(BOUNDS_OF_BULK_SENDS + "test_c4_of_more_failures_than_are_kept_the_first_is_told_and_told_once",),
         why_tests="it does not lose so many",
     ),
+    Mutant(
+        name="endless-grants",
+        rule="what one grants of a prefetch without bounds ends within a turn of the loop (C6)",
+        section="§8",
+        file="txnclient/consuming/inbox.py",
+        old="        return max(1, min(self._window, in_bytes, LARGEST_WINDOW))\n",
+        new="        return max(1, min(self._window, in_bytes))\n",
+        tests=(
+            "tests/txnclient/consuming/test_inbox.py::"
+            "test_c6_the_largest_bounds_that_there_are_ask_for_what_can_be_granted_in_one_turn",
+        ),
+        why_tests="its consumers prefetch little",
+    ),
 )

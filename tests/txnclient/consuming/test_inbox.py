@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from txnclient.consuming.bits import all_bits, bits_of
-from txnclient.consuming.inbox import Inbox
+from txnclient.consuming.inbox import LARGEST_WINDOW, Inbox, QueueInbox
 from txnclient.consuming.message import Message, ReceivedEntry
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.ids import Position
+from txnwire.protocol import MAX_PERMITS
 
 
 def entry(entry_id: int, count: int = 1) -> ReceivedEntry:
@@ -115,6 +120,21 @@ def test_a_reader_holds_nothing() -> None:
     for _ in range(2):
         inbox.arrived(entry(0), b"")
         assert take_all(inbox) == [(0, 0)]
+
+
+@pytest.mark.parametrize("inbox_type", [partial(Inbox, keeps_holds=True), QueueInbox])
+@pytest.mark.parametrize("most", [sys.maxsize, 10**400], ids=["largest word", "beyond any float"])
+def test_c6_the_largest_bounds_that_there_are_ask_for_what_can_be_granted_in_one_turn(
+    inbox_type: Callable[..., Inbox], most: int
+) -> None:
+    """▲ A million messages a part: of the largest number the loop would grant parts for minutes, or for ever."""
+    inbox = inbox_type(most, window_bytes=most)
+    assert inbox.attached() == LARGEST_WINDOW
+    assert LARGEST_WINDOW // MAX_PERMITS <= 1000
+    inbox.arrived(entry(0), b"")  # small ones raise the window
+    inbox.set_window(most, most)
+    inbox.take(1)
+    assert 0 <= inbox.permits_due() <= LARGEST_WINDOW
 
 
 def test_bitmaps() -> None:
