@@ -55,13 +55,14 @@ BLOCK = """
             try:
                 yield txn
             except BaseException as error:
-                self._bridge.wait(impl.abort_because(error))
+                self._bridge.behind(error, impl.abort_because(error))
                 raise
             if not impl.aborting or impl.abandoned:
+                expect_not_abandoned(impl)
                 txn.commit()
         finally:
             if not impl.ended:
-                self._bridge.call(impl.settle_later)
+                self._bridge.settle(impl)
 """
 """Of `transaction()`. The asynchronous block is not entered: an interrupt thrown into it would end the loop."""
 
@@ -74,13 +75,14 @@ CONSUMER_BLOCK = """
             try:
                 yield Transaction(self._bridge, txn)
             except BaseException as error:
-                self._bridge.wait(impl.undo_with(txn, held, error))
+                self._bridge.behind(error, impl.undo_with(txn, held, error))
                 raise
             if not inside.aborting or inside.abandoned:
+                expect_not_abandoned(inside)
                 self._bridge.wait(impl.commit_with(txn, held))
         finally:
             if not inside.ended:
-                self._bridge.call(inside.settle_later)
+                self._bridge.settle(inside)
 """
 """Of a consumer's `transaction()`."""
 
@@ -351,7 +353,7 @@ def generate() -> dict[Path, str]:
             "from txnclient.consuming.by_segment import as_list",
             "from txnclient.transactions.transaction import impl_of, transaction_impl",
             "from txnclient.serializers import V",
-            "from txnclient.sync.bridge import Face, closed_behind, opened",
+            "from txnclient.sync.bridge import Face, closed_behind, expect_not_abandoned, opened",
             "from txnwire.errors import InvalidArgument",
             "from txnwire.ids import TxnId",
         }  # fmt: skip

@@ -24,7 +24,7 @@ from txnclient.producing.untold import Looked
 from txnclient.reading.unfinished import UnfinishedSync
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import cancelled_in
-from txnwire.errors import ConnectionLost, InvalidArgument, TxnError, for_good
+from txnwire.errors import ConnectionLost, InvalidArgument, InvalidTxnState, TxnError, for_good
 
 _log = logging.getLogger("txnclient")
 
@@ -190,6 +190,19 @@ class Bridge:
         """Close what was opened in a client. What the last client has closed is closed: this may be repeated."""
         if not self._stopped:
             self.wait(thing.close())
+
+    def behind(self, error: BaseException, work: Coroutine[Any, Any, object]) -> None:
+        """As `wait`, of what follows from `error`, which the caller raises. ▲ Behind the last client, and in a forked
+        child, nothing can be done any more: that must not hide it."""
+        try:
+            self.wait(work)
+        except TxnError as failure:
+            error.add_note(f"and its transaction was not aborted here: {type(failure).__name__}: {failure}")
+
+    def settle(self, txn: TransactionImpl) -> None:
+        """Settle it in the background, while there is one: the close of the last client has aborted it, or tried to."""
+        with suppress(InvalidArgument, ConnectionLost):
+            self.call(txn.settle_later)
 
     def sent(self, producer: Teller, start: Callable[[], asyncio.Future[T]], txn: TransactionImpl | None) -> Future[T]:
         """Start a send in the loop, which raises a refusal at once; returns the result for any thread. A failure counts
@@ -392,6 +405,15 @@ def closed_behind(close: Callable[[], None], error: BaseException | None) -> Non
         if error is None:
             raise
         error.add_note(f"and closing failed: {type(failure).__name__}: {failure}")
+
+
+def expect_not_abandoned(txn: TransactionImpl) -> None:
+    """Raises `InvalidTxnState` at the end of a block of which the close of its client has aborted the transaction. ▲ As
+    its commit does, which nobody can ask behind the last client."""
+    if txn.abandoned:
+        raise InvalidTxnState(
+            f"transaction {txn.id} cannot commit: it is {txn.state.value}, because its client was closed"
+        )
 
 
 def _wait(future: Future[Any]) -> None:

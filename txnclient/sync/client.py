@@ -11,7 +11,7 @@ from txnclient.connection.topic_changes import UNCHANGED, Unchanged
 from txnclient.connection.topic_layout import TopicLayout
 from txnclient.consuming.starts import StartArgument
 from txnclient.reading.snapshot import Snapshot
-from txnclient.sync.bridge import closed_behind
+from txnclient.sync.bridge import closed_behind, expect_not_abandoned
 from txnclient.sync.openers import Openers
 from txnclient.sync.transaction import Transaction
 from txnclient.transactions.transaction import transaction_impl
@@ -215,13 +215,14 @@ class Client(Openers):
             try:
                 yield txn
             except BaseException as error:
-                self._bridge.wait(impl.abort_because(error))
+                self._bridge.behind(error, impl.abort_because(error))
                 raise
             if not impl.aborting or impl.abandoned:
+                expect_not_abandoned(impl)
                 txn.commit()
         finally:
             if not impl.ended:
-                self._bridge.call(impl.settle_later)
+                self._bridge.settle(impl)
 
     def transaction_info(self, txn_id: TxnId | str) -> dict[str, Any]:
         """Header, operations and outcome of a transaction. Raises `TxnNotFound` for an id that was never given out."""

@@ -14,7 +14,7 @@ from txnclient.consuming.message import Message
 from txnclient.consuming.positions import Positions
 from txnclient.consuming.starts import StartArgument
 from txnclient.serializers import V
-from txnclient.sync.bridge import Face, closed_behind
+from txnclient.sync.bridge import Face, closed_behind, expect_not_abandoned
 from txnclient.sync.transaction import Transaction, inner_of
 from txnclient.transactions.transaction import transaction_impl
 
@@ -145,13 +145,14 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
             try:
                 yield Transaction(self._bridge, txn)
             except BaseException as error:
-                self._bridge.wait(impl.undo_with(txn, held, error))
+                self._bridge.behind(error, impl.undo_with(txn, held, error))
                 raise
             if not inside.aborting or inside.abandoned:
+                expect_not_abandoned(inside)
                 self._bridge.wait(impl.commit_with(txn, held))
         finally:
             if not inside.ended:
-                self._bridge.call(inside.settle_later)
+                self._bridge.settle(inside)
 
     def nack(self, messages: Message[Any] | Iterable[Message[Any]], *, delay: float | None = None) -> None:
         """For a queue: request redelivery after `delay` seconds (None: the consumer's redelivery_delay), to any

@@ -59,6 +59,31 @@ async def test_without_await_the_end_of_the_block_tells_it_too(cluster: InProces
     await asyncio.to_thread(work)
 
 
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("of_consumer", [False, True])
+async def test_without_await_the_end_of_the_block_tells_it_behind_the_last_client_as_well(
+    cluster: InProcessCluster, of_consumer: bool, failed: bool
+) -> None:
+    """▲ Nobody is left to ask by then, and that hides neither this nor what the block itself has raised."""
+
+    def ends(client: txnclient.sync.Client) -> None:
+        client.close()
+        assert 1 // (not failed)
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer, client.consumer(TOPIC, "s") as consumer:
+                producer.send(b"a")
+                message = consumer.receive(timeout=20)
+                block = consumer.transaction(message) if of_consumer else client.transaction()
+                told = ZeroDivisionError if failed else txnclient.InvalidTxnState
+                with pytest.raises(told, match=r"because its client was closed|by zero"), block:
+                    ends(client)
+
+    await asyncio.to_thread(work)
+
+
 @virtual_time
 async def test_a_block_of_messages_ends_though_nobody_answers_the_abort_of_its_closed_client() -> None:
     """▲ An hour, as long as its transaction may last: a program that ends would wait for nothing. Dies in the
