@@ -153,7 +153,9 @@ class FollowedTopics:
         keeps no others waiting, and does not end their consumer."""
         life, error, looks = self._gone[topic]
         try:
-            layout = await self._session.directory.layout(topic, deadline)
+            # ▲ What is known needs no time: that of this look may have gone with one that cannot be looked up.
+            known = self._session.directory.known_layout(topic)
+            layout = known or await self._session.directory.layout(topic, deadline)
         except DataCorrupt as damage:
             self._tell_damaged(damage)
             return False

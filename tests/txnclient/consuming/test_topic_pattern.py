@@ -331,3 +331,22 @@ async def test_a_topic_that_was_left_and_comes_again_keeps_no_other_waiting(how:
         assert not following.done()
         following.cancel()
         await asyncio.wait((following,))
+
+
+@virtual_time
+async def test_a_topic_that_comes_again_is_joined_though_another_one_before_it_cannot_be_looked_up() -> None:
+    """▲ That one takes the whole time of each look, and what is known of the others needs none."""
+    async with connected() as (cluster, client):
+        server, mute = cluster.servers["broker:1"], NAMES + "mute"
+        await client.describe_topic(TOPIC)
+        joined = SomeJoined()
+        followed = FollowedTopics(client._session, TopicPattern(".*", left_out=lambda _: False), joined)
+        for topic in (mute, TOPIC):
+            followed.left(topic, txnclient.TopicNotFound("it was deleted"))
+        server.ignore["watch_layout"] = 1_000
+        cluster.topics = [mute, TOPIC]
+        following = asyncio.ensure_future(followed.follow())
+        await until(lambda: following.done() or joined.topics == [TOPIC])
+        assert not following.done()
+        following.cancel()
+        await asyncio.wait((following,))
