@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -65,7 +66,10 @@ async def take_backup(
         await asyncio.to_thread(folder.claim, identity.id, identity.former)
         with folder.locked():
             if keep is not None:
-                await in_thread(lambda: _keep_newest(folder, keep))  # first: it may be what makes room for this one
+                # First: it may be what makes room for this one. ▲ A damaged manifest is told once this one is whole: no
+                # other backup would be taken until somebody looks.
+                with suppress(DataCorrupt):
+                    await in_thread(lambda: _keep_newest(folder, keep))
             taking = _Taking(store, settings, data_dir, folder, on_progress)
             taken = await taking.run(identity, mark)
             if keep is not None:

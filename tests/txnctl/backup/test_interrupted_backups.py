@@ -12,7 +12,7 @@ import pytest
 
 from segments.ledger.ledger_files import FOLDER_MARK
 from tests.txnctl.command_line import txnctl
-from txnctl.backup.folder import BackupFolder
+from txnctl.backup.folder import MANIFEST, BackupFolder
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
 from txnctl.backup.progress import in_thread
 from txnctl.backup.restoring import _restore_ledgers, expect_empty, restore_whole
@@ -20,7 +20,7 @@ from txnctl.backup.taking import TakenBackup, take_backup
 from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import StoreMark
 from txnstore.etcd.etcd_store import EtcdStore
-from txnwire.errors import NotAllowed, StoreFull
+from txnwire.errors import DataCorrupt, NotAllowed, StoreFull
 
 LEDGER = "tenant/space/topic/0000-ffff-0/1.ledger"
 
@@ -92,6 +92,19 @@ async def test_fewer_kept_backups_make_room_for_the_next(folders: Folders, monke
     assert len(folders.backups.whole()) == 3
     taken = await folders.back_up(keep=2)
     assert folders.backups.whole()[-1] == taken.name
+
+
+async def test_a_damaged_older_manifest_is_told_behind_the_new_backup(folders: Folders) -> None:
+    """▲ Every backup with `--keep` would fail otherwise, before it has copied anything."""
+    for size in (1000, 1001):
+        folders.write(bytes(size))
+        await folders.back_up()
+    damaged, _ = folders.backups.whole()
+    (folders.backups.backups / damaged / MANIFEST).write_bytes(b"{")
+    folders.write(bytes(1002))
+    with pytest.raises(DataCorrupt, match=damaged):
+        await folders.back_up(keep=3)
+    assert len(folders.backups.whole()) == 3
 
 
 async def test_what_an_unfinished_backup_has_copied_stays_for_the_next(folders: Folders) -> None:
