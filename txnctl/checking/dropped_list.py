@@ -7,7 +7,8 @@ had it: `owner`, `name`, `begun`, `committed`; `messages` of what its segments s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -48,6 +49,8 @@ class DroppedList:
         self._all: dict[TxnId, Dropped] = {}
         self._counted_before: dict[TxnId, dict[str, int]] = {}
         """Messages by the list of an interrupted repair. It may have dropped them by now."""
+        self._committed_before: dict[TxnId, None] = {}
+        """Known by the list of an interrupted repair to have been committed. What told that may be gone by now."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -55,6 +58,8 @@ class DroppedList:
     def add(self, txn_id: TxnId, because: str, *, header: Header | None = None, why: str | None = None) -> None:
         """`header`: as etcd had it before the repair."""
         found = Dropped(txn=str(txn_id), because=because, why=why)
+        if txn_id in self._committed_before:
+            found.was_committed = True
         if header is not None:
             found.owner, found.name, found.begun = header.owner, header.name, _time(header.created_ms)
             if header.state == COMMITTED:
@@ -66,12 +71,15 @@ class DroppedList:
         `DataCorrupt`."""
         for number in interrupted:
             path = self.path.with_name(f"dropped-{number}.jsonl")
-            for line in path.read_bytes().splitlines() if path.exists() else ():
+            # Without the end of a line that was cut off by a kill.
+            for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
                 try:
                     found = msgspec.json.decode(line, type=Dropped)
                 except msgspec.DecodeError as error:
                     raise DataCorrupt(f"{path}: {error}: move it to another folder and repair again") from error
                 txn_id = TxnId.parse(found.txn)
+                if found.was_committed:
+                    self._committed_before[txn_id] = None
                 if _was_aborted(found, picture.headers.get(txn_id)):
                     self._counted_before[txn_id], found.messages = found.messages, {}
                     self._all[txn_id] = found
@@ -89,8 +97,18 @@ class DroppedList:
         there = self._all[txn_id].messages
         there[segment] = there.get(segment, 0) + messages
 
-    def was_committed(self, txn_id: TxnId) -> None:
-        self._all[txn_id].was_committed = True
+    def were_committed(self, txn_ids: Collection[TxnId]) -> None:
+        """Durable when it returns. ▲ The repair replaces what tells it. At the end of the file: to write the whole list
+        for each segment would take too long. Raises `OSError`."""
+        for txn_id in txn_ids:
+            self._all[txn_id].was_committed = True
+        if txn_ids:
+            if not self.path.exists():
+                replace_file(self.path, b"")
+            with self.path.open("ab") as file:
+                file.write(self._lines(txn_ids))
+                file.flush()
+                os.fsync(file.fileno())
 
     def summary(self) -> str:
         """For the operator, in one sentence each."""
@@ -109,9 +127,11 @@ class DroppedList:
 
     def write(self) -> None:
         """Durable when it returns; no file without a transaction. Raises `OSError`."""
-        lines = [msgspec.json.encode(self._counted(txn_id)) + b"\n" for txn_id in sorted(self._all)]
-        if lines:
-            replace_file(self.path, b"".join(lines))
+        if self._all:
+            replace_file(self.path, self._lines(sorted(self._all)))
+
+    def _lines(self, txn_ids: Iterable[TxnId]) -> bytes:
+        return b"".join(msgspec.json.encode(self._counted(txn_id)) + b"\n" for txn_id in txn_ids)
 
     def _counted(self, txn_id: TxnId) -> Dropped:
         one = self._all[txn_id]

@@ -378,12 +378,14 @@ class Repair:
                 if lost and judge.is_unknown(txn_id, writer) and not reckoning.knows(txn_id, writer):
                     unknown[txn_id] = None
         doomed = reckoning.doomed()
+        committed: dict[TxnId, None] = {}
         for txn_id, ledger_id in last.items():
             # An aborted transaction that ends in a ledger is listed in its sidecar, once there is one.
             aborted = {one for one, _ in evidence.get(ledger_id, {})}
             if ledger_id in evidence and txn_id not in aborted and self.dropped_list.holds(txn_id):
-                self._committed[txn_id] = None
-                self.dropped_list.was_committed(txn_id)
+                committed[txn_id] = None
+        self.dropped_list.were_committed([txn_id for txn_id in committed if txn_id not in self._committed])
+        self._committed |= committed
         for txn_id, messages in doomed.lost.items():
             self._lost[txn_id] = self._lost.get(txn_id, 0) + messages
         if lost and unknown:

@@ -178,6 +178,15 @@ MUTANTS: tuple[Mutant, ...] = (
         DROPPED,
     ),
     _mutant(
+        "known-commits-forgotten-by-a-repeated-repair",
+        "a repeated repair lists as committed what the interrupted one knew to have been",
+        "txnctl/checking/repair.py",
+        "        self.dropped_list.were_committed([txn_id for txn_id in committed if txn_id not in self._committed])\n",
+        "        for txn_id in committed:\n            self.dropped_list._all[txn_id].was_committed = True\n",
+        "tests/txnctl/checking/test_dropped_lists.py::"
+        "test_c12_a_repeated_repair_lists_as_committed_what_the_interrupted_one_knew_to_be",
+    ),
+    _mutant(
         "dropped-before-it-is-listed",
         "a repair lists what it drops before it drops it",
         "txnctl/checking/dropping.py",
