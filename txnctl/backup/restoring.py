@@ -28,7 +28,7 @@ from txnctl.backup.manifest import BackupManifest
 from txnctl.backup.progress import CopyProgress, in_thread, size_text
 from txnctl.backup.taking import verify_backup
 from txnctl.checking.everything import Checked, check_everything, connect_etcd
-from txnctl.process.settings import ServerSettings
+from txnctl.process.settings import ServerSettings, load
 from txnctl.process.store_mark import FILE, Mark
 from txnstore import keys
 from txnstore.access.lineage import StoreUnfit
@@ -44,6 +44,7 @@ RESTORING: Final = ".restoring"
 AHEAD: Final = 1_000_000
 """▲ The restored folder is newer than the restored etcd, and its mark says so by a revision that etcd had not reached.
 So far ahead, because every lease that ends in the restored etcd raises its revision."""
+CERTIFICATES: Final = ("etcd_ca", "etcd_cert", "etcd_key")
 OnProgress = Callable[[str], None]
 
 
@@ -60,6 +61,9 @@ async def restore_whole(backups: BackupFolder, name: str | None, to: Path, on_pr
     """Makes `to`, as `txnctl dev` has it: `to/etcd` and `to/data`. Raises `InvalidArgument`, `NotAllowed` (there is
     something), `DataCorrupt` (the backup is damaged), `InternalError` (etcd's tool), `OSError`."""
     expect_empty(to)
+    # ▲ Without the certificates of the environment, which are for the etcd that was backed up: this one has no TLS. A
+    # user may be needed: whether etcd asks for one is in the snapshot. What is wrong there is told before all is copied.
+    environment = load(None, without=CERTIFICATES, etcd="http://127.0.0.1:2379", allow_development_etcd=True)
     with backups.locked():  # ▲ to the end: another restore into this folder would take away what this one has made
         chosen, manifest = await _verified(backups, name, on_progress)
         made = await in_thread(lambda: _begin(to, manifest.bytes))
@@ -68,17 +72,8 @@ async def restore_whole(backups: BackupFolder, name: str | None, to: Path, on_pr
         etcd = EmbeddedEtcd(EtcdCommand(data_dir=made / "etcd", client_port=free_port()), log_path=made / "etcd.log")
         await etcd.start()
         try:
-            # ▲ Without the certificates of the environment, which are for the etcd that was backed up: this one has no
-            # TLS. A user may be needed: whether etcd asks for one is in the snapshot.
-            settings = ServerSettings(
-                etcd=etcd.url,
-                etcd_prefix=manifest.prefix,
-                data_dir=made / "data",
-                allow_development_etcd=True,
-                etcd_ca=None,
-                etcd_cert=None,
-                etcd_key=None,
-            )
+            here = {"etcd": etcd.url, "etcd_prefix": manifest.prefix, "data_dir": made / "data"}
+            settings = environment.model_copy(update=here)
             await _announce(settings, folder_id, to / "data")
             checked = await check_everything(settings, on_progress, repair=True)
         finally:

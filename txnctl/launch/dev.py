@@ -21,8 +21,8 @@ from txnwire.errors import InvalidArgument
 
 CONTROL = "server"
 ETCD = "etcd"
-OF_OTHER_SERVERS = ("config", "advertise", "etcd_ca", "etcd_cert", "etcd_key")
-"""▲ Variables that say where a server of another cluster is, in whose environment this one is started: clients would be
+OF_OTHER_SERVERS = ("advertise", "etcd_ca", "etcd_cert", "etcd_key")
+"""▲ Settings that say where a server of another cluster is, in whose environment this one is started: clients would be
 led there, and write and delete; and certificates, for this etcd has no TLS. A user and a prefix stay: a folder that was
 restored may need them."""
 
@@ -54,8 +54,7 @@ class DevCluster:
         self.listen = _chosen(settings.listen, part="--listen")
         self.admin = _chosen(settings.admin, part="--admin")
         self.etcd_port = settings.etcd_port or free_port()
-        # As its servers read it from the environment; an endpoint without a scheme goes with certificates and without.
-        self._tcids = load(None, etcd=f"127.0.0.1:{self.etcd_port}").tcids
+        self._tcids = load(None, without=OF_OTHER_SERVERS, etcd=self.etcd_url).tcids  # as its servers read them
         self._lock = FolderLock(settings.data_dir)
         self._etcd = EtcdCommand(data_dir=settings.data_dir / "etcd", client_port=self.etcd_port)
         self._supervisor = Supervisor([self._etcd_spec(), self._control_spec(), *self._broker_specs()])
@@ -137,7 +136,7 @@ class DevCluster:
         command = [sys.executable, "-P", "-m", "txnctl", "serve", "--roles", roles, "--id", name, "--listen", listen]
         command += ["--etcd", self.etcd_url, "--data-dir", str(self._settings.data_dir / "data"), *more]
         command += ["--allow-development-etcd", *self._settings.server_flags]
-        foreign = {f"{ENVIRONMENT}{setting}".lower() for setting in OF_OTHER_SERVERS}
+        foreign = {f"{ENVIRONMENT}{setting}".lower() for setting in ("config", *OF_OTHER_SERVERS)}
         without = dict.fromkeys(variable for variable in os.environ if variable.lower() in foreign)
         return ChildSpec(name=name, command=command, log_path=self._log(name), environment=without)
 

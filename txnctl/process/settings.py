@@ -6,7 +6,7 @@ import difflib
 import logging
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -145,8 +145,9 @@ class ServerSettings(BaseSettings):
         return validate_name(value, part="server id")
 
 
-def load(config_file: Path | None, **flags: Any) -> ServerSettings:
-    """Reads settings from `config_file` (TOML), the environment and the flags that are not None.
+def load(config_file: Path | None, *, without: Collection[str] = (), **flags: Any) -> ServerSettings:
+    """Reads settings from `config_file` (TOML), the environment and the flags that are not None. `without`: optional
+    settings that have no value, whatever the environment says.
 
     Raises `InvalidArgument` naming each wrong setting and what was expected: every error of `serve` that depends on
     settings alone, not on the machine or etcd.
@@ -157,6 +158,7 @@ def load(config_file: Path | None, **flags: Any) -> ServerSettings:
         raise InvalidArgument(f"configuration file {config_file}: " + "; ".join(map(_unknown, unknown)))
     in_environment = _in_environment()
     chosen = {name: value for name, value in from_file.items() if name not in in_environment}
+    chosen |= dict.fromkeys(without)
     chosen |= {name: value for name, value in flags.items() if value is not None}
     try:
         settings = ServerSettings(**chosen)

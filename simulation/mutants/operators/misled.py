@@ -146,6 +146,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is",
     ),
     _mutant(
+        "dev-by-certificates-of-another-etcd",
+        "a cluster of this machine starts though certificates of another one's etcd are not there",
+        "txnctl/launch/dev.py",
+        "load(None, without=OF_OTHER_SERVERS, ",
+        "load(None, ",
+        "tests/txnctl/launch/test_dev_environment.py::test_certificates_of_another_cluster_need_not_be_on_this_machine",
+    ),
+    _mutant(
+        "environment-looked-at-once-all-is-restored",
+        "a restore tells what is wrong in its environment before it copies anything",
+        "txnctl/backup/restoring.py",
+        "environment = load(None, without=CERTIFICATES, etcd",
+        "environment = ServerSettings(**dict.fromkeys(CERTIFICATES), etcd",
+        f"{INTERRUPTED}what_is_wrong_in_the_environment_is_told_before_anything_is_restored",
+    ),
+    _mutant(
         "names-that-rule-the-terminal",
         "free text of clients stays in its cell",
         "txnctl/commands/output.py",
@@ -255,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "dev-waits-for-ids-that-are-none",
         "a cluster of this machine is ready with as many coordinator ids as the environment says",
         "txnctl/launch/dev.py",
-        'load(None, etcd=f"127.0.0.1:{self.etcd_port}").tcids',
+        "load(None, without=OF_OTHER_SERVERS, etcd=self.etcd_url).tcids",
         "16",
         "tests/txnctl/launch/test_dev_environment.py::"
         "test_a_cluster_is_ready_with_as_many_coordinator_ids_as_the_environment_says",
@@ -313,8 +329,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "restored-by-foreign-certificates",
         "a restore works with its own etcd without the certificates of another one",
         "txnctl/backup/restoring.py",
-        "                etcd_ca=None,\n",
-        "",
+        "load(None, without=CERTIFICATES, ",
+        "load(None, ",
         f"{INTERRUPTED}a_restore_holds_its_backups_until_it_is_whole",
     ),
 )

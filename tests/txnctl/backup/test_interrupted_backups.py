@@ -20,7 +20,7 @@ from txnctl.backup.taking import TakenBackup, take_backup
 from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import StoreMark
 from txnstore.etcd.etcd_store import EtcdStore
-from txnwire.errors import DataCorrupt, NotAllowed, StoreFull
+from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed, StoreFull
 
 LEDGER = "tenant/space/topic/0000-ffff-0/1.ledger"
 
@@ -136,6 +136,17 @@ async def test_a_restore_holds_its_backups_until_it_is_whole(
 
     await restore_whole(folders.backups, None, tmp_path / "restored", beside)
     assert "etcd" in told, "of the check after the repair"
+
+
+async def test_what_is_wrong_in_the_environment_is_told_before_anything_is_restored(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await folders.back_up()
+    monkeypatch.setenv("TXN_LEASE_TTL_S", "soon")
+    monkeypatch.setenv("TXN_ETCD_CA", str(tmp_path / "mounted elsewhere"))
+    with pytest.raises(InvalidArgument, match=r"^wrong settings: lease_ttl_s: [^;]*$"):
+        await restore_whole(folders.backups, None, tmp_path / "restored", lambda _: None)
+    assert not list(tmp_path.glob("*restor*"))
 
 
 class Copies:

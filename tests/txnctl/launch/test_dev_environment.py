@@ -28,6 +28,14 @@ def test_a_cluster_of_this_machine_does_not_say_that_it_is_where_another_one_is(
         assert "PATH" in found
 
 
+def test_certificates_of_another_cluster_need_not_be_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXN_ETCD_CA", str(tmp_path / "mounted elsewhere"))
+    monkeypatch.setenv("TXN_ADVERTISE", "broker-1.example.org")
+    DevCluster(DevSettings(data_dir=tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", etcd_port=0))
+
+
 @pytest.mark.process
 async def test_a_cluster_is_ready_with_as_many_coordinator_ids_as_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
