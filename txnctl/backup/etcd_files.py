@@ -37,7 +37,13 @@ async def restore_etcd(snapshot: Path, data_dir: Path) -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await process.communicate()
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            # ▲ The caller was cancelled: the tool would write on, into the folder of the next restore.
+            process.kill()
+            await process.wait()
     if process.returncode != 0:
         last = said.decode(errors="replace").strip().splitlines()[-3:]
         raise InternalError(f"`{' '.join(command)}` ended with {process.returncode}: {' | '.join(last)}")

@@ -62,7 +62,7 @@ async def restore_whole(backups: BackupFolder, name: str | None, to: Path, on_pr
     something), `DataCorrupt` (the backup is damaged), `InternalError` (etcd's tool), `OSError`."""
     expect_empty(to)
     # ▲ Without the certificates of the environment, which are for the etcd that was backed up: this one has no TLS. A
-    # user may be needed: whether etcd asks for one is in the snapshot. What is wrong there is told before all is copied.
+    # user may be needed: whether etcd asks for one is in the snapshot. What is wrong is told before all is copied.
     environment = load(None, without=CERTIFICATES, etcd="http://127.0.0.1:2379", allow_development_etcd=True)
     with backups.locked():  # ▲ to the end: another restore into this folder would take away what this one has made
         chosen, manifest = await _verified(backups, name, on_progress)

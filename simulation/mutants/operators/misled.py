@@ -105,6 +105,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{INTERRUPTED}a_restore_that_is_ended_writes_nothing_more",
     ),
     _mutant(
+        "ended-restore-leaves-its-tool-at-work",
+        "a restore that is ended writes nothing more, nor does the tool of etcd that it has started",
+        "txnctl/backup/etcd_files.py",
+        "            process.kill()\n            await process.wait()\n",
+        "            pass\n",
+        f"{INTERRUPTED}a_restore_that_is_ended_leaves_no_tool_of_etcd_at_work",
+    ),
+    _mutant(
         "ended-without-its-thread",
         "a command that is ended waits for its thread, and keeps its lock meanwhile",
         "txnctl/backup/progress.py",

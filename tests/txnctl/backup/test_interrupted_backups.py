@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from segments.ledger.ledger_files import FOLDER_MARK
 from tests.txnctl.command_line import txnctl
+from tests.waiting import until
+from txnctl.backup.etcd_files import restore_etcd
 from txnctl.backup.folder import MANIFEST, BackupFolder
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
 from txnctl.backup.progress import in_thread
@@ -188,6 +191,23 @@ async def test_a_restore_that_is_ended_writes_nothing_more(tmp_path: Path) -> No
         await restoring
     await loop.shutdown_default_executor()
     assert len(list((tmp_path / "restored").rglob("*.ledger"))) <= 2
+
+
+async def test_a_restore_that_is_ended_leaves_no_tool_of_etcd_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ It would write into the folder of the next restore."""
+    tool, pid = tmp_path / "etcdutl", tmp_path / "pid"
+    tool.write_text(f"#!/bin/sh\necho $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    restoring = asyncio.ensure_future(restore_etcd(tmp_path / "etcd.snapshot", tmp_path / "etcd"))
+    await until(pid.exists)
+    restoring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await restoring
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 async def test_who_is_ended_waits_for_its_thread() -> None:
