@@ -293,8 +293,12 @@ class TcidOwnership:
                 await self._give_up_now(lease)
 
     async def _give_up_now(self, lease: Lease) -> None:
-        tcids = share(self._settings.tcids, list(self._members), self._holders, self._registration.id).give_up
-        given = {tcid: self._mine[tcid] for tcid in tcids if tcid in self._mine}
+        if not self._excess() or not lease.valid():
+            return
+        if not await self._others_can_take(lease):
+            self._changed.set()
+            return
+        given = self._excess()
         if not given or not lease.valid():
             return
         log.info("coordinator ids given up", tcids=sorted(given), coordinators=sorted(self._members))
@@ -304,6 +308,25 @@ class TcidOwnership:
         # ▲ Stop its begins first; those in flight compare its epoch, and land before it is free or never.
         await self._tell_lost()
         await all_of(self._store.commit(plan_give_up_tcid(*one)) for one in given.items())
+
+    def _excess(self) -> dict[int, int]:
+        tcids = share(self._settings.tcids, list(self._members), self._holders, self._registration.id).give_up
+        return {tcid: self._mine[tcid] for tcid in tcids if tcid in self._mine}
+
+    async def _others_can_take(self, lease: Lease) -> bool:
+        """Whether etcd takes a write: our own record once more. ▲ A full one lets ids be given up and none be taken:
+        they would be nobody's until it has room, and what a coordinator of theirs would collect fills it."""
+        try:
+            found = await self._store.get(keys.tc_member(self._registration.id))
+            if found is None or found.lease != lease.id:
+                return False
+            await self._store.commit(plan_join(self._registration, lease.id, found))
+        except LeaseGone:
+            raise
+        except (StoreFull, StoreUnavailable, OutcomeUnknown) as error:
+            log.warning("coordinator ids not given up, trying again", error=str(error))
+            return False
+        return True
 
     def _lose(self, tcid: int) -> None:
         if self._mine.pop(tcid, None) is not None:

@@ -83,6 +83,23 @@ async def test_an_id_that_a_full_etcd_does_not_let_be_taken_costs_none_of_those_
 
 
 @virtual_time
+async def test_ids_are_not_given_up_for_another_coordinator_that_a_full_etcd_lets_take_none() -> None:
+    """▲ They would be nobody's: nobody answers how a transaction ended, nor collects any to make room."""
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(tcids=4)
+    one = await Process(etcd, "one", settings).start()
+    await asyncio.sleep(settings.balance_after_s + 1)
+    two = await Process(etcd, "two", settings).start()
+    plenty = fill(etcd)
+    await asyncio.sleep(20)
+    assert len(one.coordinator.owned_tcids) == 4
+    make_room(etcd, plenty)
+    await until(lambda: [len(each.coordinator.owned_tcids) for each in (one, two)] == [2, 2], within_s=8)
+    await one.close()
+    await two.close()
+
+
+@virtual_time
 async def test_an_id_whose_taking_is_not_answered_costs_none_of_those_that_are_held() -> None:
     """As while etcd defragments: it renews leases all the same."""
     etcd = fresh_etcd()
