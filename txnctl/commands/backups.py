@@ -131,8 +131,9 @@ def restore(
             if to is not None:
                 restored = await restore_whole(backups, name, to, status.update)
             else:
-                flags = {"etcd": etcd, "data_dir": data_dir, "etcd_prefix": etcd_prefix}
-                settings = load(config, **flags, allow_development_etcd=True)
+                settings = load(
+                    config, etcd=etcd, data_dir=data_dir, etcd_prefix=etcd_prefix, allow_development_etcd=True
+                )
                 restored = await restore_beside(backups, name, settings, status.update)
         show_checked(
             restored.checked, output, repair=True, also={"backup": restored.name, "folder": str(restored.folder)}
