@@ -145,7 +145,7 @@ def cell(value: Any, *, plain: bool = False) -> str:
         return str(value) if plain else f"{value:,.1f}"
     if isinstance(value, list | tuple):
         return ", ".join(cell(one, plain=plain) for one in value)
-    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else printable(str(value))
+    return printable(msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value))
 
 
 def printable(text: str) -> str:
