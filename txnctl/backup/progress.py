@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -33,7 +34,9 @@ async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop()
-        await asyncio.gather(running, return_exceptions=True)
+        while not running.done():
+            with suppress(asyncio.CancelledError):  # again: it waits all the same
+                await asyncio.wait([running])
         raise
 
 

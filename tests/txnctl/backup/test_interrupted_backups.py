@@ -226,6 +226,27 @@ async def test_who_is_ended_waits_for_its_thread() -> None:
     assert done.is_set()
 
 
+async def test_who_is_ended_twice_waits_for_its_thread_all_the_same() -> None:
+    """As by a second SIGTERM."""
+    begun, stopped, go_on, done = [threading.Event() for _ in range(4)]
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(20)
+        done.set()
+
+    waiting = asyncio.create_task(in_thread(work, stop=stopped.set))
+    await asyncio.to_thread(begun.wait, 20)
+    waiting.cancel()
+    await until(stopped.is_set)
+    waiting.cancel()
+    await asyncio.sleep(0.01)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert done.is_set()
+
+
 @pytest.mark.parametrize("kind", ["link", "mount"])
 def test_a_folder_that_cannot_be_replaced_is_refused_before_anything_is_copied(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
