@@ -145,7 +145,7 @@ async def test_coordinators_that_give_up_ids_one_after_the_other_end_with_even_s
     one = await Process(etcd, "one", SIXTEEN).start()
     two = await Process(etcd, "two", SIXTEEN).start()
     await until(lambda: counts(one, two) == [8, 8])
-    await asyncio.sleep(5.0)
+    await asyncio.sleep(5.0)  # virtual: until nobody is about to look at its share
     two.pause()
     third = await Process(etcd, "three", SIXTEEN).start()
     await until(lambda: counts(one, third) == [6, 2])

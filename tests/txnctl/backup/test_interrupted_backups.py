@@ -13,7 +13,7 @@ import pytest
 
 from segments.ledger.ledger_files import FOLDER_MARK
 from tests.txnctl.command_line import txnctl
-from tests.waiting import until
+from tests.waiting import idle, until
 from txnctl.backup.etcd_files import restore_etcd
 from txnctl.backup.folder import MANIFEST, BackupFolder
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
@@ -240,7 +240,7 @@ async def test_who_is_ended_twice_waits_for_its_thread_all_the_same() -> None:
     waiting.cancel()
     await until(stopped.is_set)
     waiting.cancel()
-    await asyncio.sleep(0.01)
+    await idle()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await waiting

@@ -33,7 +33,8 @@ def test_certificates_of_another_cluster_need_not_be_on_this_machine(
 ) -> None:
     monkeypatch.setenv("TXN_ETCD_CA", str(tmp_path / "mounted elsewhere"))
     monkeypatch.setenv("TXN_ADVERTISE", "broker-1.example.org")
-    DevCluster(DevSettings(data_dir=tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", etcd_port=0))
+    cluster = DevCluster(DevSettings(data_dir=tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", etcd_port=0))
+    assert {"server", "broker-1"} <= cluster.children.keys()
 
 
 @pytest.mark.process
