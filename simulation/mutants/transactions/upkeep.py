@@ -358,16 +358,12 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=ALONE,
     ),
     Mutant(
-        name="balanced-by-comings-alone",
+        name="balanced-at-the-start-alone",
         rule="coordinators that give up ids one after the other end with even shares (D4)",
         section="§9",
         file="coordinator_v5/ownership.py",
-        old="    def _take_in(self, batch: WatchBatch) -> None:\n        self._changed.set()\n",
-        new=(
-            "    def _take_in(self, batch: WatchBatch) -> None:\n"
-            "        if any(event.record.key.startswith(keys.TC_MEMBER) for event in batch.events):\n"
-            "            self._changed.set()\n"
-        ),
+        old="        self._changed.set()\n        if batch.resync:\n",
+        new="        if batch.resync:\n",
         tests=(
             "tests/coordinator_v5/test_balance.py::"
             "test_coordinators_that_give_up_ids_one_after_the_other_end_with_even_shares",
