@@ -10,16 +10,16 @@ import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from segments.ledger import ledger_files, ledger_format
 from segments.ledger.file_ledger_writer import FileLedgerWriter, fenced_by, forget_unwritten
+from segments.ledger.io_threads import IoThreads
 from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
 from segments.ledger.ledger_files import LedgerPaths, OpenFile, reader_of
 from segments.ledger.ledger_format import Footer, LedgerHeader, LedgerScan, OpenedHeader
@@ -196,8 +196,7 @@ class FileLedgerStore:
     def __init__(self, data_dir: str | os.PathLike[str], *, threads: int = THREADS) -> None:
         self._root = Path(data_dir) / "ledgers"
         self._reserve = Reserve(Path(data_dir))
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ledger")
-        self._jobs: dict[asyncio.Future[Any], None] = {}
+        self._threads = IoThreads(threads, "ledger")
         self._stopped = False
         self._writers: dict[FileLedgerWriter, None] = {}
         self._ended: OrderedDict[tuple[str, int], _EndedLedger] = OrderedDict()
@@ -227,10 +226,7 @@ class FileLedgerStore:
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
         if self._stopped:
             raise LedgerFailed(f"the ledger store below {self._root} is closed")
-        future = asyncio.get_running_loop().run_in_executor(self._threads, job)
-        self._jobs[future] = None
-        future.add_done_callback(self._jobs.pop)
-        return future
+        return self._threads.submit(job)
 
     async def run(self, job: Callable[[], T], what: str, *, discard: Callable[[T], None] | None = None) -> T:
         """Run `job` in a thread, backed by the reserve; its `OSError` becomes `LedgerFailed` that says `what` failed. A
@@ -284,8 +280,12 @@ class FileLedgerStore:
 
         def create() -> tuple[int, str | None]:
             fd = ledger_files.create_file(paths.ledger, data)
-            if (fenced := fenced_by(fd, paths)) is not None:
-                paths.ledger.unlink(missing_ok=True)  # no ledger list names it any more
+            try:
+                if (fenced := fenced_by(fd, paths)) is not None:
+                    paths.ledger.unlink(missing_ok=True)  # no ledger list names it any more
+            except OSError:
+                os.close(fd)
+                raise
             return fd, fenced
 
         try:
@@ -459,6 +459,6 @@ class FileLedgerStore:
             ledger.file.release()
         self._ended.clear()
         self._stopped = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._jobs:
-            await asyncio.wait(tuple(self._jobs), timeout=CLOSE_TIMEOUT_S)
+        self._threads.end()
+        if self._threads.under_way:
+            await asyncio.wait(tuple(self._threads.under_way), timeout=CLOSE_TIMEOUT_S)

@@ -69,7 +69,7 @@ def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths
 def fenced_by(fd: int, paths: LedgerPaths) -> str | None:
     """Why this ledger is no longer ours, or None. ▲ In this order: `delete_ledger` unlinks the ledger before it removes
     the fence, so a writer that wakes up late always finds one of the two."""
-    if paths.fence.exists():
+    if ledger_files.is_there(paths.fence):
         return f"{paths.fence} exists: another owner has taken the ledger over"
     if os.fstat(fd).st_nlink == 0:
         return f"{paths.ledger} has been deleted by another owner"

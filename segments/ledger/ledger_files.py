@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -18,30 +19,30 @@ from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.names import SegmentName
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LedgerPaths:
     """Names `<root>/<tenant>/<namespace>/<topic>/<descriptor>/<ledger id>.{ledger,footer,sidecar,fence,count}`."""
 
     directory: Path
     ledger_id: int
 
-    @property
+    @cached_property
     def ledger(self) -> Path:
         return self.directory / f"{self.ledger_id}.ledger"
 
-    @property
+    @cached_property
     def footer(self) -> Path:
         return self.directory / f"{self.ledger_id}.footer"
 
-    @property
+    @cached_property
     def sidecar(self) -> Path:
         return self.directory / f"{self.ledger_id}.sidecar"
 
-    @property
+    @cached_property
     def fence(self) -> Path:
         return self.directory / f"{self.ledger_id}.fence"
 
-    @property
+    @cached_property
     def count(self) -> Path:
         return self.directory / f"{self.ledger_id}.count"
 
@@ -93,11 +94,21 @@ def expect_folder(root: Path, mark: str | None) -> None:
         raise FolderGone(f"the data folder {root} (marked {mark}) is not there any more: what is there {now}")
 
 
+def is_there(path: Path) -> bool:
+    """As `Path.exists`, but ▲ raises what tells nothing (EIO, EACCES): a fence that could not be looked for is not
+    absent."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def expect_in_place(fd: int, paths: LedgerPaths) -> None:
     """Raises `FolderGone` if the path of an open ledger no longer leads to it."""
     mine = os.fstat(fd)
     try:
-        named = paths.ledger.stat()
+        named = os.stat(paths.ledger)
     except FileNotFoundError:
         raise FolderGone(f"{paths.ledger} is not there any more: its folder has gone or was moved") from None
     if (named.st_dev, named.st_ino) != (mine.st_dev, mine.st_ino):

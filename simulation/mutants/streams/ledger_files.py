@@ -6,6 +6,8 @@ from simulation.mutants.mutant import Mutant
 
 FAILING_FOLDERS = "tests/segments/owner/test_failing_folders.py::"
 
+IO_THREADS = "tests/segments/ledger/test_io_threads.py::"
+
 REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
 PUT_BACK = "the simulation puts no data folder back, and has no repair"
 
@@ -244,5 +246,71 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        raise error\n",
         tests=("tests/segments/ledger/test_file_ledger_ends.py::test_a_footer_that_is_damaged_hides_no_entry[False]",),
         why_tests="the simulation has disks of its own",
+    ),
+    Mutant(
+        name="fence-not-seen-is-none",
+        rule="a fence that cannot be looked for does not pass for none",
+        section="§7",
+        file="segments/ledger/ledger_files.py",
+        old="    except FileNotFoundError:\n        return False\n    return True\n",
+        new="    except OSError:\n        return False\n    return True\n",
+        tests=(
+            "tests/segments/ledger/test_file_ledger_ends.py::"
+            "test_a_fence_that_cannot_be_looked_for_is_an_error_and_leaves_no_file_open",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="file-left-open-behind-its-fence",
+        rule="no file stays open of a ledger whose creation fails",
+        section="§7",
+        file="segments/ledger/file_ledger.py",
+        old="                os.close(fd)\n                raise\n            return fd, fenced",
+        new="                raise\n            return fd, fenced",
+        tests=(
+            "tests/segments/ledger/test_file_ledger_ends.py::"
+            "test_a_fence_that_cannot_be_looked_for_is_an_error_and_leaves_no_file_open",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="cancelled-job-runs",
+        rule="a job that was cancelled before a thread began it does not run",
+        section="§7",
+        file="segments/ledger/io_threads.py",
+        old="                if not future.cancelled():\n                    result = job()",
+        new="                result = job()",
+        tests=(IO_THREADS + "test_a_job_cancelled_before_it_began_does_not_run_and_one_after_is_not_told",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="job-waits-at-the-end",
+        rule="at the end of the threads, no job stays unanswered",
+        section="§7",
+        file="segments/ledger/io_threads.py",
+        old="                self._settle(waiting[1], None, asyncio.CancelledError())",
+        new="                pass",
+        tests=(IO_THREADS + "test_at_the_end_what_has_begun_is_done_and_the_rest_is_cancelled",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="idle-thread-keeps-its-job",
+        rule="an idle thread keeps neither data nor a traceback",
+        section="§7",
+        file="segments/ledger/io_threads.py",
+        old="            del taken, job, future, result, error",
+        new="            pass",
+        tests=(IO_THREADS + "test_an_idle_thread_keeps_neither_the_job_nor_its_result_nor_its_error",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="python-waits-for-a-hung-disk",
+        rule="a process ends though its disk does not answer",
+        section="§7",
+        file="segments/ledger/io_threads.py",
+        old="daemon=True",
+        new="daemon=False",
+        tests=(IO_THREADS + "test_python_ends_without_waiting_for_a_job_that_never_does",),
+        why_tests=REAL_FILES,
     ),
 )

@@ -128,9 +128,33 @@ async def test_a_file_that_is_opened_for_nobody_any_more_is_closed(tmp_path: Pat
     working.cancel()
     await asyncio.wait([working])
     assert working.cancelled()
-    await asyncio.gather(*ledgers._jobs)
+    await asyncio.gather(*ledgers._threads.under_way)
     await asyncio.sleep(0)
     assert list(files_left()) == known
+    await ledgers.close()
+
+
+async def test_a_fence_that_cannot_be_looked_for_is_an_error_and_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ It may be there: another owner may have counted without what is acked now."""
+    ledgers = FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 3)
+    known, stat = list(files_left()), os.stat
+
+    def refuses(path: str | Path | int, **how: bool) -> os.stat_result:
+        if str(path).endswith(".fence"):
+            raise OSError(errno.EIO, "input/output error")
+        return stat(path, **how)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "stat", refuses)
+        with pytest.raises(LedgerFailed, match="input/output error"):
+            await ledgers.create(SEGMENT, 2, incarnation="i")
+        assert list(files_left()) == known
+        writer.append(b"not acked")
+        with pytest.raises(LedgerFailed, match="input/output error"):
+            await writer.sync()
     await ledgers.close()
 
 

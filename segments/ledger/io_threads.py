@@ -1,0 +1,90 @@
+"""Runs blocking reads, writes and syncs in a few threads, for one event loop.
+
+`ThreadPoolExecutor` with `run_in_executor` makes two futures and a condition for each job, which takes four times the
+CPU. A broker under a small load has a job for nearly each entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+_END: Final = None
+"""Ends the thread that takes it."""
+
+
+class IoThreads:
+    """At most `most` threads, each started when a job would wait without it. Use it only in the loop of its first job.
+
+    They are daemons: Python does not wait for a disk that never answers when it ends.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._threads = 0
+        self._ended = False
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self.under_way: dict[asyncio.Future[Any], None] = {}
+        """The jobs that have not ended."""
+
+    def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """The future of what `job` returns or raises. Cancelled before a thread has begun the job, it never runs."""
+        if self._ended:
+            raise RuntimeError(f"the threads {self._name} have ended")
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.under_way[future] = None
+        if self._threads < min(len(self.under_way), self._most):
+            self._start_thread()
+        self._queue.put((job, future))
+        return future
+
+    def end(self) -> None:
+        """Cancel the jobs that no thread has begun; the threads end after those that they run."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            while (waiting := self._queue.get_nowait()) is not _END:
+                self._settle(waiting[1], None, asyncio.CancelledError())
+        except Empty:
+            pass
+        for _ in range(self._threads):
+            self._queue.put(_END)
+
+    def _start_thread(self) -> None:
+        number, self._threads = self._threads, self._threads + 1
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, args=(loop,), name=f"{self._name}-{number}", daemon=True).start()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (taken := self._queue.get()) is not _END:
+            job, future = taken
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                if not future.cancelled():
+                    result = job()
+            except BaseException as raised:  # noqa: BLE001 - goes to who asked
+                error = raised
+            try:
+                loop.call_soon_threadsafe(self._settle, future, result, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody asks any more
+            del taken, job, future, result, error  # an idle thread keeps no data and no traceback
+
+    def _settle(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        del self.under_way[future]
+        if future.done():
+            return  # cancelled by who asked
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, asyncio.CancelledError):
+            future.cancel()
+        else:
+            future.set_exception(error)
