@@ -9,7 +9,7 @@ enough.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -45,6 +45,50 @@ class _Run(NamedTuple):
     first: int
     last: int
     up_to: UpTo
+
+
+class _Runs:
+    """The runs of one segment, in the order of their places, a list for each field. A consumer that acks late has a run
+    for each entry: the garbage collector would visit an object for each of them, again and again."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self._positions: list[Position] = []
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._messages: list[int] = []
+        """Of the entry of `up_to`."""
+        self._further: dict[int, UpTo] = {}
+        """`up_to` by place, unless it is the last message of the run, of an entry with one position."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, at: int) -> _Run:
+        place, position, last = self.places[at], self._positions[at], self._lasts[at]
+        up_to = self._further.get(place) or UpTo((position,), self._messages[at], last)
+        return _Run(place, position, self._firsts[at], last, up_to)
+
+    def __iter__(self) -> Iterator[_Run]:
+        return (self[at] for at in range(len(self)))
+
+    def append(self, run: _Run) -> None:
+        self.places.append(run.place)
+        self._positions.append(run.position)
+        self._firsts.append(run.first)
+        self._lasts.append(run.last)
+        self._messages.append(run.up_to.messages)
+        if run.up_to.positions != (run.position,) or run.up_to.last != run.last:
+            self._further[run.place] = run.up_to
+
+    def remove(self, start: int, end: int) -> None:
+        for place in self.places[start:end]:
+            self._further.pop(place, None)
+        for field in (self.places, self._positions, self._firsts, self._lasts, self._messages):
+            del field[start:end]
+
+    def clear(self) -> None:
+        self.remove(0, len(self))
 
 
 class DeliveryOrder:
@@ -114,7 +158,7 @@ class Delivered:
     def __init__(self, order: DeliveryOrder, segment: str) -> None:
         self.order = order
         self._segment = segment
-        self._runs: list[_Run] = []
+        self._runs = _Runs()
         self._unacked: dict[Position, int] = {}
         """Bitmaps of the messages handed out, by the last position of their entry."""
         self._compact_at = FIRST_COMPACTION
@@ -132,22 +176,26 @@ class Delivered:
             up_to = before.up_to
         places = entry.places
         if before is not None and places and places[-1][1] == before.place == self.order.place:
-            self._runs[-1] = before._replace(last=last, up_to=up_to)  # nothing else was handed out in between
+            self._runs.remove(len(self._runs) - 1, len(self._runs))  # nothing else was handed out in between
+            self._runs.append(before._replace(last=last, up_to=up_to))
             places[-1] = (last, before.place)
             return
         place = self.order.next()
         places.append((last, place))
         self._runs.append(_Run(place, position, first, last, up_to))
         if len(self._runs) >= self._compact_at:
-            self._runs = [run for run in self._runs if _names(self._unacked, run)]
+            runs, self._runs = self._runs, _Runs()
+            for run in runs:
+                if _names(self._unacked, run):
+                    self._runs.append(run)
             self._compact_at = 2 * len(self._runs) + FIRST_COMPACTION
 
     def before(self, place: int) -> UpTo | None:
         """How far the segment was handed out before that place; None if all of that is acked."""
-        at = end = bisect_left(self._runs, place, key=lambda run: run.place)
+        at = end = bisect_left(self._runs.places, place)
         while at and not _names(self._unacked, self._runs[at - 1]):
             at -= 1
-        del self._runs[at:end]
+        self._runs.remove(at, end)
         return self._runs[at - 1].up_to if at else None
 
     def acked(self, acked: Mapping[Position, int], *, cumulative: bool) -> None:

@@ -259,12 +259,29 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what is acked behind something that is not takes no memory (P2)",
         section="§6",
         file="txnclient/consuming/delivered.py",
-        old=(
-            "            self._runs = [run for run in self._runs if _names(self._unacked, run)]\n"
-            "            self._compact_at = 2 * len(self._runs) + FIRST_COMPACTION"
-        ),
-        new="            self._compact_at = 2 * len(self._runs) + FIRST_COMPACTION",
+        old="                if _names(self._unacked, run):\n                    self._runs.append(run)",
+        new="                self._runs.append(run)",
         tests=(DELIVERED + "test_p2_what_is_acked_behind_something_that_is_not_takes_no_memory",),
+        why_tests="its judges measure servers",
+    ),
+    Mutant(
+        name="run-forgets-what-was-further",
+        rule="a cumulative ack covers what its segment had handed out further on before (P2)",
+        section="§6",
+        file="txnclient/consuming/delivered.py",
+        old="            self._further[run.place] = run.up_to\n",
+        new="            pass\n",
+        tests=(DELIVERED + "test_p2_what_comes_again_after_a_failed_ack_hides_nothing_behind_it",),
+        why_tests="not looked for with seeds",
+    ),
+    Mutant(
+        name="further-outlives-its-run",
+        rule="what is acked takes no memory (P2)",
+        section="§6",
+        file="txnclient/consuming/delivered.py",
+        old="            self._further.pop(place, None)\n",
+        new="            pass\n",
+        tests=(DELIVERED + "test_p2_what_came_again_and_is_acked_takes_no_memory",),
         why_tests="its judges measure servers",
     ),
     Mutant(

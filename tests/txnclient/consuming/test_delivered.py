@@ -104,6 +104,23 @@ def test_p2_what_comes_again_after_a_failed_ack_hides_nothing_behind_it() -> Non
         assert up_to.positions == (Position(1, 2),)
 
 
+def test_p2_what_came_again_and_is_acked_takes_no_memory() -> None:
+    inbox = Inbox(100, keeps_holds=True, delivered=Delivered(DeliveryOrder(), "a"))
+    assert inbox.delivered is not None
+    runs = inbox.delivered._runs
+    for number in range(3):
+        inbox.arrived(entry(number), b"")
+        inbox.take(1)
+    inbox.ack_started({Position(1, 0): 1})
+    inbox.ack_answered({Position(1, 0): 1})  # refused
+    inbox.drop_buffer()
+    inbox.arrived(entry(0), b"")
+    assert len(inbox.take(1)) == 1
+    assert (len(runs), len(runs._further)) == (4, 1)
+    inbox.acked({Position(1, number): 1 for number in range(3)}, cumulative=False)
+    assert (len(runs), len(runs._further)) == (0, 0)
+
+
 @pytest.mark.parametrize("sought", [True, False])
 def test_p2_what_a_seek_has_passed_is_lost_to_no_transaction_but_what_a_rewind_brings_back_is(sought: bool) -> None:
     order = DeliveryOrder()
