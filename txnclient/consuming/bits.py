@@ -7,11 +7,13 @@ consumers divide it: each names a hundred messages of thousands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def bits_of(indexes: Iterable[int]) -> int:
     """The bitmap of these indexes."""
+    if isinstance(indexes, range) and indexes.step == 1:
+        return all_bits(len(indexes)) << indexes.start
     named = list(indexes)
     if not named:
         return 0
@@ -28,10 +30,15 @@ def all_bits(count: int) -> int:
     return (1 << count) - 1
 
 
-def indexes_of(bits: int) -> list[int]:
+def indexes_of(bits: int) -> Sequence[int]:
     """The indexes of a bitmap, in order."""
+    if not bits:
+        return ()
     first = (bits & -bits).bit_length() - 1
-    digits, found, at = bin(bits >> max(first, 0))[:1:-1], [], -1
+    stretch = bits >> first
+    if not stretch & stretch + 1:  # the usual case: no gap
+        return range(first, bits.bit_length())
+    digits, found, at = bin(stretch)[:1:-1], list[int](), -1
     while (at := digits.find("1", at + 1)) >= 0:
         found.append(first + at)
     return found

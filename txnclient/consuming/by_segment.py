@@ -13,24 +13,33 @@ from txnclient.consuming.message import Message, ReceivedEntry
 from txnwire.errors import InvalidArgument, TxnError, again
 from txnwire.ids import MessageId
 
+_ENTRY = attrgetter("_entry")
+_INDEX = attrgetter("index")
+
 
 def by_segment(messages: Message[Any] | Iterable[Message[Any]]) -> dict[str, list[Message[Any]]]:
-    found: dict[str, list[Message[Any]]] = {}
-    message: object = messages
+    """Raises `InvalidArgument` for anything else, and whatever the iterable raises."""
+    if isinstance(messages, Message):
+        return {messages.entry.segment: [messages]}
     try:
-        for message in (messages,) if isinstance(messages, Message) else messages:
-            found.setdefault(message.entry.segment, []).append(message)
-    except (AttributeError, TypeError) as error:
-        if isinstance(message, Message):
-            raise  # raised by the caller's iterable
-        raise no_message(messages if isinstance(messages, str | MessageId) else message) from error
+        given = iter(messages)
+    except TypeError as error:
+        raise no_message(messages) from error
+    found: dict[str, list[Message[Any]]] = {}
+    taken = list(given)
+    try:
+        for entry, run in groupby(taken, key=_ENTRY):
+            found.setdefault(entry.segment, []).extend(run)
+    except AttributeError as error:
+        wrong = next((one for one in taken if not isinstance(one, Message)), None)
+        raise no_message(messages if isinstance(messages, str | MessageId) else wrong) from error
     return found
 
 
 def by_entry(messages: Iterable[Message[Any]]) -> Iterator[tuple[ReceivedEntry, int]]:
     """Runs of messages of one entry, with their bitmap."""
-    for entry, run in groupby(messages, key=attrgetter("entry")):
-        yield entry, bits_of(message.index for message in run)
+    for entry, run in groupby(messages, key=_ENTRY):
+        yield entry, bits_of(map(_INDEX, run))
 
 
 def no_message(found: object) -> InvalidArgument:

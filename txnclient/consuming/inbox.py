@@ -12,7 +12,7 @@ application still has are stale (`epoch`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txnclient.consuming.bits import all_bits, bits_of, indexes_of
@@ -40,7 +40,7 @@ class _Waiting:
 
     __slots__ = ("at", "entry", "indexes")
 
-    def __init__(self, entry: ReceivedEntry, indexes: range | list[int]) -> None:
+    def __init__(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
         self.entry = entry
         self.indexes = indexes
         self.at = 0
@@ -104,7 +104,7 @@ class Inbox:
             held = self._held_bits(entry.position) & ~unwanted
             self._spent += held.bit_count()
             unwanted |= held
-        indexes: range | list[int] = range(entry.count)
+        indexes: Sequence[int] = range(entry.count)
         if unwanted:
             indexes = indexes_of(all_bits(entry.count) & ~unwanted)
         if indexes:
