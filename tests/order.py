@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,10 +52,12 @@ most of the others together."""
 T = TypeVar("T")
 
 
+@cache
 def is_soak(path: Path) -> bool:
     return any(path.is_relative_to(TESTS / name) for name in SOAKS)
 
 
+@cache
 def kind_of(path: Path) -> int:
     """0: Spark's; 1 to `len(LONG)`: a long one, by its place in the list; one more: a short one."""
     try:
