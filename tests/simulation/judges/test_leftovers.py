@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import threading
 from pathlib import Path
 
 import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.sending import Budget
-from simulation.judges.leftovers import files_left, leases_left, left_in, tasks_left
+from simulation.judges.leftovers import BUDGETS, EMPTY, OURS, ROOT, files_left, leases_left, left_in, tasks_left
 from tests.segments.virtual_time import LoopClock, run, virtual_time
 from tests.txnclient.scripted_server import TOPIC, connected
 from txnstore import keys
@@ -29,6 +31,25 @@ async def test_a_ledger_that_is_open_is_left_in_its_store_and_as_a_file(tmp_path
     assert len([file for file in files_left() if str(tmp_path) in file]) == 1
     await ledgers.close()
     assert [*left_in(ledgers), *(file for file in files_left() if str(tmp_path) in file)] == []
+
+
+async def test_a_job_that_runs_is_left_in_its_store(tmp_path: Path) -> None:
+    ledgers, go_on = FileLedgerStore(tmp_path), threading.Event()
+    job = ledgers.submit(lambda: go_on.wait(30.0))
+    assert list(left_in(ledgers)) == ["FileLedgerStore, closed, has 1 left in IoThreads.under_way"]
+    go_on.set()
+    assert await job
+    await ledgers.close()
+    assert list(left_in(ledgers)) == []
+
+
+@pytest.mark.parametrize("what", [*BUDGETS, *EMPTY])
+def test_what_is_looked_for_is_an_attribute_that_there_is(what: str) -> None:
+    """▲ One under its former name is always found empty."""
+    owner, _, attribute = what.partition(".")
+    holds = re.compile(rf"^class {owner}\b(?:(?!^class ).)*\bself\.{attribute}\b", re.MULTILINE | re.DOTALL)
+    sources = [path for package in OURS for path in Path(ROOT, package).rglob("*.py")]
+    assert any(holds.search(path.read_text()) for path in sources)
 
 
 def test_a_budget_that_is_taken_is_left_wherever_it_hangs() -> None:
