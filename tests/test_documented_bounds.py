@@ -12,6 +12,7 @@ import txnctl.commands.asking as asking
 from coordinator_v5.settings import CoordinatorSettings, NameSettings
 from segments.controller import membership
 from segments.layout import layout_service, layout_transitions, topics, topology
+from segments.ledger import file_ledger
 from segments.log.settings import BrokerSettings
 from segments.subscription import acks_around
 from segments.subscription.cursor import Cursor
@@ -148,7 +149,8 @@ WAITS = {
     "the sweep of deadlines": [COORDINATOR.sweep_s],
     "a new cluster for room in a full etcd": [founding.PATIENCE_S],
     "a broker that is stopped for what is in flight": [BROKER.hand_over_s],
-    "a process that has stopped for threads at a disk that hangs": [serve.THREADS_END_S],
+    "a ledger store that closes for its jobs at a disk that hangs": [file_ledger.CLOSE_TIMEOUT_S],
+    "a process that has stopped for other threads at a disk that hangs": [serve.THREADS_END_S],
     "a client for the former owner of a segment to say that it has moved": [moved_segments.MOVED_S],
     "`txnctl` for a connection; for an answer": [asking.CONNECT_TIMEOUT_S, asking.CALL_TIMEOUT_S],
 }

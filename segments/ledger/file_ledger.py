@@ -224,9 +224,12 @@ class FileLedgerStore:
         self._written += written
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        self._expect_open()
+        return self._threads.submit(job)
+
+    def _expect_open(self) -> None:
         if self._stopped:
             raise LedgerFailed(f"the ledger store below {self._root} is closed")
-        return self._threads.submit(job)
 
     async def run(self, job: Callable[[], T], what: str, *, discard: Callable[[T], None] | None = None) -> T:
         """Run `job` in a thread, backed by the reserve; its `OSError` becomes `LedgerFailed` that says `what` failed. A
@@ -297,6 +300,9 @@ class FileLedgerStore:
         if fenced is not None:
             os.close(fd)
             raise LedgerFenced(fenced)
+        if self._stopped:
+            os.close(fd)
+        self._expect_open()  # ▲ the store has closed its writers before: nobody would close this one
         opened = ledger_format.decode_header(lambda offset, length: data[offset : offset + length], str(paths.ledger))
         writer = FileLedgerWriter(self, OpenFile(fd), paths, opened)
         self._writers[writer] = None
@@ -348,9 +354,8 @@ class FileLedgerStore:
             return ledger_format.read_entries(at, marker, offset, first, last, max_bytes=max_bytes, where=where)
 
         self._disk_reads += 1
-        file.use()
-
         job = self.submit(read)
+        file.use()
         job.add_done_callback(lambda _: file.done())
         return await self._result(job, f"reading {where}", failure=LedgerUnreadable)
 
@@ -367,6 +372,9 @@ class FileLedgerStore:
         return ledger
 
     def _keep(self, segment: str, ledger: _EndedLedger) -> None:
+        if self._stopped:
+            ledger.file.release()
+        self._expect_open()
         key = (segment, ledger.paths.ledger_id)
         self._let_go(key)
         self._ended[key] = ledger
@@ -461,4 +469,6 @@ class FileLedgerStore:
         self._stopped = True
         self._threads.end()
         if self._threads.under_way:
-            await asyncio.wait(tuple(self._threads.under_way), timeout=CLOSE_TIMEOUT_S)
+            _, left = await asyncio.wait(tuple(self._threads.under_way), timeout=CLOSE_TIMEOUT_S)
+            if left:
+                log.warning("ledger_jobs_left", jobs=len(left), advice="does the disk of the data folder answer?")

@@ -7,6 +7,7 @@ CPU. A broker under a small load has a job for nearly each entry.
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -19,7 +20,7 @@ _END: Final = None
 
 
 class IoThreads:
-    """At most `most` threads, each started when a job would wait without it. Use it only in the loop of its first job.
+    """At most `most` threads, each started when a job would wait without it. For the loop of the first job alone.
 
     They are daemons: Python does not wait for a disk that never answers when it ends.
     """
@@ -28,19 +29,29 @@ class IoThreads:
         self._most = most
         self._name = name
         self._threads = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self.under_way: dict[asyncio.Future[Any], None] = {}
         """The jobs that have not ended."""
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """The future of what `job` returns or raises. Cancelled before a thread has begun the job, it never runs."""
+        """The future of what `job` returns or raises. Cancelled before a thread has begun the job, it never runs. Where
+        the system allows no thread at all, the future has an `OSError`."""
         if self._ended:
             raise RuntimeError(f"the threads {self._name} have ended")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._belong_to(loop)
+        future: asyncio.Future[T] = loop.create_future()
+        if self._threads < min(len(self.under_way) + 1, self._most):
+            try:
+                self._start_thread(loop)
+            except RuntimeError as error:
+                if not self._threads:  # else the job waits for one that there is
+                    future.set_exception(OSError(errno.EAGAIN, str(error)))
+                    return future
         self.under_way[future] = None
-        if self._threads < min(len(self.under_way), self._most):
-            self._start_thread()
         self._queue.put((job, future))
         return future
 
@@ -57,10 +68,17 @@ class IoThreads:
         for _ in range(self._threads):
             self._queue.put(_END)
 
-    def _start_thread(self) -> None:
-        number, self._threads = self._threads, self._threads + 1
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, args=(loop,), name=f"{self._name}-{number}", daemon=True).start()
+    def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """▲ A thread answers in the loop that it was started in: who waits in another one would wait for ever."""
+        if self._loop is not None:
+            raise RuntimeError(f"the threads {self._name} belong to another event loop")
+        self._loop = loop
+
+    def _start_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises `RuntimeError` at a limit of threads; ▲ one that was not started must not count."""
+        name = f"{self._name}-{self._threads}"
+        threading.Thread(target=self._run, args=(loop,), name=name, daemon=True).start()
+        self._threads += 1
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         while (taken := self._queue.get()) is not _END:

@@ -8,6 +8,11 @@ FAILING_FOLDERS = "tests/segments/owner/test_failing_folders.py::"
 
 IO_THREADS = "tests/segments/ledger/test_io_threads.py::"
 
+WHILE_CLOSING = (
+    "tests/segments/ledger/test_file_ledger_ends.py::"
+    "test_what_a_store_opens_while_it_closes_stays_neither_open_nor_in_use"
+)
+
 REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
 PUT_BACK = "the simulation puts no data folder back, and has no repair"
 
@@ -311,6 +316,69 @@ MUTANTS: tuple[Mutant, ...] = (
         old="daemon=True",
         new="daemon=False",
         tests=(IO_THREADS + "test_python_ends_without_waiting_for_a_job_that_never_does",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="thread-that-never-was-counts",
+        rule="a thread that the system refused is tried again: no job waits for it",
+        section="§7",
+        file="segments/ledger/io_threads.py",
+        old="                if not self._threads:  # else the job waits for one that there is",
+        new="                self._threads += 1\n                if self._threads == 1:",
+        tests=(IO_THREADS + "test_a_thread_that_cannot_start_is_an_error_of_the_job_and_counts_for_none",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="job-waits-for-no-thread",
+        rule="where no thread can be started a job fails, with an error of the disk's kind",
+        section="§7",
+        file="segments/ledger/io_threads.py",
+        old="                if not self._threads:  # else",
+        new="                if self._threads < 0:  # else",
+        tests=(IO_THREADS + "test_a_thread_that_cannot_start_is_an_error_of_the_job_and_counts_for_none",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="answers-in-another-loop",
+        rule="threads take no job of another loop than the one they answer in",
+        section="§7",
+        file="segments/ledger/io_threads.py",
+        old="        if self._loop is not None:\n            raise",
+        new="        if False:\n            raise",
+        tests=(IO_THREADS + "test_a_job_of_another_loop_is_refused",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="writer-of-a-closed-store",
+        rule="a store that has closed makes no writer of a ledger whose creation was under way",
+        section="§7",
+        file="segments/ledger/file_ledger.py",
+        old="        self._expect_open()  # ▲ the store has closed",
+        new="        # ▲ the store has closed",
+        tests=(WHILE_CLOSING + "[create]",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="kept-by-a-closed-store",
+        rule="a store that has closed keeps no file open that was being opened",
+        section="§7",
+        file="segments/ledger/file_ledger.py",
+        old="        if self._stopped:\n            ledger.file.release()\n        self._expect_open()\n",
+        new="",
+        tests=(WHILE_CLOSING + "[fence]", WHILE_CLOSING + "[read]"),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="hung-jobs-left-unsaid",
+        rule="a store that closes tells of jobs that its disk does not answer",
+        section="§7",
+        file="segments/ledger/file_ledger.py",
+        old="            if left:\n",
+        new="            if not left:\n",
+        tests=(
+            "tests/segments/ledger/test_file_ledger_ends.py::"
+            "test_a_store_that_closes_tells_of_jobs_that_its_disk_does_not_answer",
+        ),
         why_tests=REAL_FILES,
     ),
 )

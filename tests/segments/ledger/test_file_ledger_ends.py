@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from segments.ledger import ledger_files
+from segments.ledger import file_ledger, ledger_files
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed
 from segments.ledger.ledger_files import LedgerPaths
@@ -185,3 +186,67 @@ async def test_whoever_waits_for_the_sync_behind_a_failed_one_is_told_with_it(
                 with pytest.raises(LedgerFailed, match="the ledger ends at entry 2"):
                     await one
     await ledgers.close()
+
+
+class _Held:
+    """One of `os`'s functions waits in its thread until `go_on`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, name: str) -> None:
+        real = getattr(os, name)
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+        def held(*given: object, **named: object) -> object:
+            self.reached.set()
+            self.go_on.wait(30.0)
+            return real(*given, **named)
+
+        patch.setattr(os, name, held)
+
+
+@pytest.mark.parametrize("late", ["create", "fence", "read"])
+async def test_what_a_store_opens_while_it_closes_stays_neither_open_nor_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    known = list(files_left())
+    ledgers = FileLedgerStore(tmp_path)
+    (await filled(ledgers, 3)).abandon()
+    with monkeypatch.context() as patch:
+        held = _Held(patch, "link" if late == "create" else "fdatasync")
+        opening: asyncio.Future[object]
+        if late == "create":
+            opening = asyncio.ensure_future(ledgers.create(SEGMENT, 2, incarnation="i"))
+        elif late == "fence":
+            opening = asyncio.ensure_future(ledgers.fence(SEGMENT, 1))
+        else:
+            opening = asyncio.ensure_future(ledgers.read(SEGMENT, 1, 0, 2, max_bytes=100))
+        assert await asyncio.to_thread(held.reached.wait, 30.0)
+        closing = asyncio.ensure_future(ledgers.close())
+        await asyncio.sleep(0)
+        held.go_on.set()
+        await closing
+        with pytest.raises(LedgerFailed, match="closed"):
+            await opening
+    assert list(files_left()) == known
+
+
+async def test_a_store_that_closes_tells_of_jobs_that_its_disk_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other trace is left of them: the process ends without waiting for their threads."""
+    monkeypatch.setattr(file_ledger, "CLOSE_TIMEOUT_S", 0.05)
+    ledgers = FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 3)
+    with monkeypatch.context() as patch:
+        held = _Held(patch, "fdatasync")
+        writer.append(b"hangs")
+        syncing = asyncio.ensure_future(writer.sync())
+        assert await asyncio.to_thread(held.reached.wait, 30.0)
+        with capture_logs() as logs:
+            await ledgers.close()
+        assert [(log["event"], log["jobs"]) for log in logs] == [("ledger_jobs_left", 1)]
+        held.go_on.set()
+        with pytest.raises(LedgerFailed, match="given up"):
+            await syncing
+    with capture_logs() as logs:
+        await ledgers.close()
+    assert logs == []

@@ -116,6 +116,45 @@ async def test_an_idle_thread_keeps_neither_the_job_nor_its_result_nor_its_error
         gc.enable()
 
 
+async def test_a_thread_that_cannot_start_is_an_error_of_the_job_and_counts_for_none(
+    threads: IoThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ A limit of threads may hold for a moment: jobs would wait for threads that never were."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with asyncio.timeout(LONG_S / 3):
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refused)
+            for _ in range(3):
+                with pytest.raises(OSError, match="can't start new thread"):
+                    await threads.submit(lambda: 7)
+        assert not threads.under_way
+        assert await threads.submit(lambda: 7) == 7
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refused)
+            assert await asyncio.gather(*[threads.submit(lambda: 8) for _ in range(2)]) == [8, 8]
+    go_on = threading.Event()
+    jobs = [threads.submit(lambda: go_on.wait(LONG_S)) for _ in range(2)]
+    assert len(running()) == 2
+    go_on.set()
+    await asyncio.gather(*jobs)
+
+
+def test_a_job_of_another_loop_is_refused(threads: IoThreads) -> None:
+    """▲ The threads would tell it to the loop that they were started in."""
+
+    async def work() -> int:
+        async with asyncio.timeout(1.0):
+            return await threads.submit(lambda: 7)
+
+    assert asyncio.run(work()) == 7
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(work())
+    assert not threads.under_way
+
+
 def test_a_loop_that_has_ended_before_its_job_ends_the_thread() -> None:
     threads, go_on = IoThreads(1, NAME), threading.Event()
 
