@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-# One more than cores: much of what tests do is waiting.
-TEST_JOBS ?= 3
+# For two cores: a quarter of what tests do is waiting; soaks need their time.
+TEST_JOBS ?= 4
+SOAK_JOBS ?= 3
 SEED ?= 1
 RUNS ?= 1
 EXAMPLES ?= 200
@@ -65,7 +66,7 @@ test: setup java prometheus $(VENV)/spark.jsa ## the tests, but for soaks
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -q -m 'not soak' tests
 
 test-soak: setup java prometheus $(VENV)/spark.jsa ## kills under load, whole simulated runs and demos
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -q -m soak tests
+	@$(BIN)/python -m pytest -n $(SOAK_JOBS) --dist worksteal -q -m soak tests
 
 test-again: setup java prometheus $(VENV)/spark.jsa ## the tests that failed in the last run, one after the other, with nothing beside them
 	@$(BIN)/python -m pytest -n 0 -q --last-failed --last-failed-no-failures none --maxfail 3 tests

@@ -1,6 +1,6 @@
 """The order of tests: what takes long comes first.
 
-With `pytest -n 3 --dist worksteal` each worker begins with a stretch of the list, of equal length, and gives away from
+With `pytest -n 4 --dist worksteal` each worker begins with a stretch of the list, of equal length, and gives away from
 its end. So each stretch begins with long tests and ends with short ones, and no worker is left alone with a long one.
 
 Spark's tests take longer than all others, and each process that runs some starts a JVM: half of them begin the first

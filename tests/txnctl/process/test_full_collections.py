@@ -23,6 +23,7 @@ def own_collector() -> Iterator[None]:
     gc.unfreeze()
     gc.set_threshold(*thresholds)
     gc.collect()
+    gc.freeze()  # else each later scenario in virtual time would walk all modules and all tests
 
 
 def old_cycle() -> weakref.ref[Node]:
