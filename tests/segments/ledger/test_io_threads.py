@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 
@@ -18,8 +17,8 @@ NAME = "io under test"
 LONG_S = 30.0
 
 
-def running() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(NAME)]
+def running() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(NAME)]
 
 
 @pytest.fixture
@@ -27,8 +26,9 @@ def threads() -> Iterator[IoThreads]:
     made = IoThreads(2, NAME)
     yield made
     made.end()
-    while running():  # they end on their own, and the next test counts its own
-        time.sleep(0.001)
+    for thread in running():  # the next test counts its own
+        thread.join(LONG_S)
+        assert not thread.is_alive()
 
 
 async def test_a_job_returns_or_raises_what_it_did(threads: IoThreads) -> None:
@@ -162,7 +162,7 @@ def test_a_loop_that_has_ended_before_its_job_ends_the_thread() -> None:
         threads.submit(lambda: go_on.wait(LONG_S))
 
     asyncio.run(leave())
-    (thread,) = [one for one in threading.enumerate() if one.name.startswith(NAME)]
+    (thread,) = running()
     go_on.set()
     thread.join(LONG_S)
     assert not thread.is_alive()
