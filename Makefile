@@ -115,7 +115,7 @@ mutants: setup   ## rules broken on purpose, each caught: make mutants [ONLY=nam
 	@$(BIN)/python -m simulation.mutants --only '$(ONLY)' --seeds $(SEEDS) --jobs $(JOBS) $(if $(OUT),--out $(OUT))
 
 machine: setup   ## splits, merges, sends, acks and restarts in any order against a model: make machine [EXAMPLES=500]
-	@LAYOUT_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/test_layout_machine.py
+	@LAYOUT_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/layouts/test_layout_machine.py
 
 sustained: setup ## transactions at a fixed rate through a real etcd with a small quota: make sustained [SECONDS=60]
 	@SUSTAINED_SECONDS=$(SECONDS) $(BIN)/python -m pytest -q -rP tests/test_small_quota.py
@@ -175,7 +175,7 @@ $(VENV)/mutation/.installed: $(VENV)/.installed
 	@$(VENV)/mutation/bin/pip install -q --disable-pip-version-check 'cosmic-ray==8.7.0'
 	@touch $@
 
-mutate: setup $(VENV)/mutation/.installed ## changes of the pure cores, each shown to its module's tests: make mutate [FILES="segments/subscription/cursor.py …"] [N=200] [SEED=1] [JOBS=2] [MINUTES=15] [WRITE=1]
+mutate: setup $(VENV)/mutation/.installed ## changes of the pure cores, each shown to its module's tests: make mutate [FILES="segments/subscription/cursors/cursor.py …"] [N=200] [SEED=1] [JOBS=2] [MINUTES=15] [WRITE=1]
 	@PYTHONPATH=$(CURDIR) $(VENV)/mutation/bin/python -P -m tools.mutation $(FILES) -n $(N) --seed $(SEED) --jobs $(JOBS) --minutes $(MINUTES) $(if $(WRITE),--write)
 
 bench: setup     ## the numbers; prints a table and writes bench.json

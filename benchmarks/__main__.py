@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import running
 from benchmarks.bounds import (
     bounds_collection,
     bounds_ledgers,
@@ -20,11 +19,12 @@ from benchmarks.brokers import brokers
 from benchmarks.connections import connections
 from benchmarks.data import data
 from benchmarks.group_commit import group_commit
+from benchmarks.harness import running
+from benchmarks.harness.running import Benchmark
 from benchmarks.layouts import layouts
 from benchmarks.open_transactions import open_transactions
 from benchmarks.queue import queue
 from benchmarks.recovery import recovery
-from benchmarks.running import Benchmark
 from benchmarks.segments import segments
 from benchmarks.soak import soak
 from benchmarks.split import split

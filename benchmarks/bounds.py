@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import txnclient
-from benchmarks.machine import peak_resident_bytes
-from benchmarks.result import Result, at_most
-from benchmarks.scale import Scale
+from benchmarks.harness.machine import peak_resident_bytes
+from benchmarks.harness.result import Result, at_most
+from benchmarks.harness.scale import Scale
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.log.ledgers import SegmentLog
-from txnctl.commands.asking import asking
+from segments.log.ledgers.segment_log import SegmentLog
+from txnctl.commands.shared.asking import asking
 from txnctl.launch.probe import wait_cluster_ready
 from txnstore import keys, records
 from txnstore.access.paging import in_parts

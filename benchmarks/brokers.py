@@ -13,11 +13,11 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from benchmarks.cluster import TOPIC, Bench, bench_cluster
-from benchmarks.load import VALUE, Timings, at_once
-from benchmarks.machine import cpu_seconds
-from benchmarks.result import Result
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import TOPIC, Bench, bench_cluster
+from benchmarks.harness.load import VALUE, Timings, at_once
+from benchmarks.harness.machine import cpu_seconds
+from benchmarks.harness.result import Result
+from benchmarks.harness.scale import Scale
 
 SEGMENTS = 12
 BROKERS = (1, 2, 3)

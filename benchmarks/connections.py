@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import uvloop
 
 import txnclient
-from benchmarks.cluster import TOPIC, bench_cluster
-from benchmarks.load import VALUE, Timings, one_transaction
-from benchmarks.result import Result, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import TOPIC, bench_cluster
+from benchmarks.harness.load import VALUE, Timings, one_transaction
+from benchmarks.harness.result import Result, percentile
+from benchmarks.harness.scale import Scale
 from txnstore.etcd.lifetime import tied_to_parent
 
 OTHERS = "topic://public/bench/others"

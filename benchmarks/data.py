@@ -9,10 +9,10 @@ import time
 from statistics import median
 
 import txnclient
-from benchmarks.cluster import Bench, bench_cluster
-from benchmarks.machine import cpu_seconds
-from benchmarks.result import Result, at_least
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import Bench, bench_cluster
+from benchmarks.harness.machine import cpu_seconds
+from benchmarks.harness.result import Result, at_least
+from benchmarks.harness.scale import Scale
 
 KIB_TOPIC = "topic://public/bench/kib"
 SMALL_TOPIC = "topic://public/bench/small"

@@ -16,8 +16,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from benchmarks.result import Result, at_least, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.result import Result, at_least, percentile
+from benchmarks.harness.scale import Scale
 from txnstore import keys
 from txnstore.access.group_commit import MAX_IN_FLIGHT
 from txnstore.etcd.backend import EtcdBackend

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import txnclient
-from benchmarks.cluster import Bench, bench_cluster
-from benchmarks.load import VALUE
-from benchmarks.machine import cpu_seconds
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import Bench, bench_cluster
+from benchmarks.harness.load import VALUE
+from benchmarks.harness.machine import cpu_seconds
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
 from segments.controller.controller import ControllerSettings
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.settings import BrokerSettings
@@ -33,9 +33,9 @@ from txnctl.process.server import Server
 from txnctl.process.settings import ServerSettings
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
-from txnwire.grpc_transport import GrpcTransport
 from txnwire.ids import hash_key
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.grpc_transport import GrpcTransport
 
 TOPIC = "topic://public/bench/layouts"
 MESSAGES = 4

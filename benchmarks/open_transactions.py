@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 import uvloop
 
 import txnclient
-from benchmarks.cluster import TOPIC, Bench, bench_cluster
-from benchmarks.load import VALUE, Timings, one_transaction
+from benchmarks.harness.cluster import TOPIC, Bench, bench_cluster
+from benchmarks.harness.load import VALUE, Timings, one_transaction
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
 from benchmarks.recovery import stats_of_the_next_owner
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
 from txnstore.etcd.lifetime import tied_to_parent
 
 TIMEOUT_S = 3000.0

@@ -14,9 +14,9 @@ import msgspec
 import uvloop
 
 import txnclient
-from benchmarks.cluster import bench_cluster
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import bench_cluster
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
 from txnstore.etcd.lifetime import tied_to_parent
 
 TOPIC = "topic://public/bench/jobs"

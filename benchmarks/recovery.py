@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from benchmarks.cluster import TOPIC, Bench, bench_cluster
-from benchmarks.load import VALUE, Timings, at_once
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
-from txnctl.commands.asking import asking
+from benchmarks.harness.cluster import TOPIC, Bench, bench_cluster
+from benchmarks.harness.load import VALUE, Timings, at_once
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
+from txnctl.commands.shared.asking import asking
 from txnwire.errors import TxnError
 
 OPEN = 1000

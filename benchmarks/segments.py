@@ -19,11 +19,11 @@ import time
 from dataclasses import dataclass, field
 
 import txnclient
-from benchmarks.cluster import Bench, bench_cluster
-from benchmarks.load import VALUE
-from benchmarks.machine import cpu_seconds
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import Bench, bench_cluster
+from benchmarks.harness.load import VALUE
+from benchmarks.harness.machine import cpu_seconds
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
 from txnclient.connection.topic_layout import TopicLayout
 from txnwire.ids import hash_key
 

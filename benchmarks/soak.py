@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.cluster import TOPIC, bench_cluster
-from benchmarks.load import Timings, at_rate
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import TOPIC, bench_cluster
+from benchmarks.harness.load import Timings, at_rate
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
 
 RATE = 1000.0
 SETTLED_S = 120.0

@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass, field
 
 import txnclient
-from benchmarks.cluster import TOPIC, bench_cluster
-from benchmarks.load import VALUE
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import TOPIC, bench_cluster
+from benchmarks.harness.load import VALUE
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
 from txnclient.connection.topic_layout import TopicLayout
 
 PRODUCERS = 20

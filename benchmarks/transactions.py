@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.cluster import TOPIC, Bench, bench_cluster
-from benchmarks.load import Timings, at_once, at_rate, one_transaction
-from benchmarks.machine import cpu_seconds
-from benchmarks.result import Result, at_least, at_most, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import TOPIC, Bench, bench_cluster
+from benchmarks.harness.load import Timings, at_once, at_rate, one_transaction
+from benchmarks.harness.machine import cpu_seconds
+from benchmarks.harness.result import Result, at_least, at_most, percentile
+from benchmarks.harness.scale import Scale
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import StoreWatch
 from txnwire.clock import SystemClock, SystemRandom

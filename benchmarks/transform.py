@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any
 
 import txnclient
-from benchmarks.cluster import Bench, bench_cluster
-from benchmarks.postgres import postgres, why_missing
-from benchmarks.result import Result
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import Bench, bench_cluster
+from benchmarks.harness.postgres import postgres, why_missing
+from benchmarks.harness.result import Result
+from benchmarks.harness.scale import Scale
 
 INPUT, OUTPUT = "topic://public/bench/input", "topic://public/bench/output"
 SUBSCRIPTION = "transform"

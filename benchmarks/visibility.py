@@ -13,10 +13,10 @@ import msgspec
 import uvloop
 
 import txnclient
-from benchmarks.cluster import TOPIC, bench_cluster
-from benchmarks.load import Timings, at_rate
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import TOPIC, bench_cluster
+from benchmarks.harness.load import Timings, at_rate
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
 from txnstore.etcd.lifetime import tied_to_parent
 
 RATE = 1250.0

@@ -123,8 +123,8 @@ class BeginHandler:
         self._stir(tc, _moved(tc))
 
     async def next_id(self, tc: OwnedTcid) -> int:
-        """A counter reserved for a begin made elsewhere (`coordinator_v5.names`). Raises `NotOwner`, or the error that
-        kept it from taking a block of ids."""
+        """A counter reserved for a begin made elsewhere (`coordinator_v5.naming.names`). Raises `NotOwner`, or the
+        error that kept it from taking a block of ids."""
         while True:
             counter = self._take_id(tc)
             if counter is not None:

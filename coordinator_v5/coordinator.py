@@ -12,19 +12,19 @@ from typing import TypeVar
 
 import structlog
 
+from coordinator_v5.background.collector import Collector
+from coordinator_v5.background.stamping import Stamping
+from coordinator_v5.background.sweeper import Sweeper
+from coordinator_v5.background.takeover import Takeover
 from coordinator_v5.begins import BeginHandler
-from coordinator_v5.collector import Collector
 from coordinator_v5.ends import EndHandler
-from coordinator_v5.names import Begun, NameHandler
+from coordinator_v5.naming.names import Begun, NameHandler
+from coordinator_v5.naming.transaction_keys import KeyConnection, TransactionKeys
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.sessions import SessionConnection
 from coordinator_v5.settings import CoordinatorSettings
-from coordinator_v5.stamping import Stamping
 from coordinator_v5.state import CoordinatorState
 from coordinator_v5.statistics import CoordinatorStatistics
-from coordinator_v5.sweeper import Sweeper
-from coordinator_v5.takeover import Takeover
-from coordinator_v5.transaction_keys import KeyConnection, TransactionKeys
 from coordinator_v5.transactions import EndReply, OwnedTcid, OwnedTransaction, Phase
 from txnstore.cluster_clock import ClusterClock
 from txnstore.records import ABORTED, COMMITTED, REASON_ADMIN, REASON_CLIENT, RegistrationRecord

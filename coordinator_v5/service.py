@@ -9,22 +9,22 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 
 from coordinator_v5.coordinator import Coordinator
-from coordinator_v5.names import Begun
+from coordinator_v5.naming.names import Begun
 from coordinator_v5.sessions import ANNOUNCED_AT_ONCE
 from txnstore.records import COMMITTED
 from txnstore.writes.name_transitions import Keep
 from txnstore.writes.transitions import RecordedDecision
 from txnstore.writes.writer_lists import MAX_WRITERS, pack
-from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import MAX_TCID, TxnId
 from txnwire.names import validate_note
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.calls import Handler, Peer
 from txnwire.turns import in_turns
 
 
 class CoordinatorService:
-    """A `txnwire.calls.Service` for the role `coordinator`."""
+    """A `txnwire.transport.calls.Service` for the role `coordinator`."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator

@@ -24,7 +24,7 @@ ANNOUNCED_AT_ONCE: Final = 2000
 
 
 class SessionConnection(Protocol):
-    """The part of a connection that sessions need (`txnwire.calls.Peer`)."""
+    """The part of a connection that sessions need (`txnwire.transport.calls.Peer`)."""
 
     @property
     def session_id(self) -> bytes: ...

@@ -5,5 +5,5 @@ Seven rooms, each of which imports only from those to its left; broker and contr
     layout | ledger  <-  log  <-  subscription  <-  owner  <-  broker          layout  <-  controller
 
 To follow one send, begin at `segments.broker.broker_service`, then `segments.owner.segment`, then
-`segments.log.pipeline`. To follow a split, begin at `segments.controller.layout_changes`.
+`segments.log.sends.pipeline`. To follow a split, begin at `segments.controller.layout_changes`.
 """

@@ -24,7 +24,7 @@ from txnctl.process.settings import ServerSettings
 from txnstore.etcd.embedded_etcd import free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
-from txnwire.grpc_transport import GrpcTransport
+from txnwire.transport.grpc_transport import GrpcTransport
 
 _prefixes = itertools.count(1)
 TCIDS = 2

@@ -10,7 +10,7 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.lagging import HeldDecisions, create_over_both, reads_beside
 from tests.processes import read_all
-from txnctl.commands.asking import asking
+from txnctl.commands.shared.asking import asking
 
 TOPICS = ("topic://acme/orders/placed", "topic://globex/billing/invoices")
 KEYS = [f"key-{number}" for number in range(6)]

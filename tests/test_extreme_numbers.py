@@ -21,13 +21,13 @@ from txnctl.process.settings import ServerSettings
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnwire.bounds import ASKED, MAX_ACK_POSITIONS
-from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import InternalError, InvalidArgument, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_ENTRY_MESSAGES
+from txnwire.transport.calls import Caller
 
 TOPIC = "topic://public/default/orders"
 SEGMENT = "public/default/orders/0000-ffff-0"

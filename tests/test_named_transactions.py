@@ -15,7 +15,7 @@ from tests.cluster import InProcessCluster, running_cluster
 from tests.processes import read_all
 from txnclient import Transaction, TransactionState
 from txnclient.transactions.transaction import transaction_impl
-from txnctl.commands.asking import asking
+from txnctl.commands.shared.asking import asking
 from txnstore.writes.writer_lists import MAX_LISTED
 
 TOPIC = "topic://public/default/parts"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator_v5.name_expiry import NAMESPACES_TOLD
+from coordinator_v5.naming.name_expiry import NAMESPACES_TOLD
 from segments.controller.membership import MAX_CONSUMERS
 from segments.layout.layout_transitions import MAX_SEGMENTS, SPLIT, Wanted, most_segments, plan_intent
 from segments.layout.topics import MAX_LIMIT
 from segments.layout.topology import ACTIVE, SEALED
-from segments.subscription.cursor import BLOCK_ENTRIES, PARTIAL_BYTES, Cursor
-from segments.subscription.partial_acks import stored_bytes
+from segments.subscription.cursors.cursor import BLOCK_ENTRIES, PARTIAL_BYTES, Cursor
+from segments.subscription.cursors.partial_acks import stored_bytes
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
 from txnstore.access.backend import GROUP_BYTES
@@ -171,8 +171,8 @@ ELSEWHERE = {
     records.SegmentEntry: "part of the topic's record",
     records.LayoutChange: "part of the topic's record",
     records.LedgerInfo: "part of the ledger list",
-    records.LedgerRecord: "a head of at most 320 ledgers: tests/segments/log/test_ledger_pages.py",
-    records.LedgerPage: "256 ledgers: tests/segments/log/test_ledger_pages.py",
+    records.LedgerRecord: "a head of at most 320 ledgers: tests/segments/log/ledgers/test_ledger_pages.py",
+    records.LedgerPage: "256 ledgers: tests/segments/log/ledgers/test_ledger_pages.py",
     records.CursorBlock: "made by the cursor, below",
     records.OwnerRecord: "made of settings",
     records.RegistrationRecord: "made of settings",

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from txnctl.bench.load import CallLoad
-from txnctl.commands.asking import asking
+from txnctl.commands.shared.asking import asking
 from txnstore.access.soft_limit import FILE_LIMIT_SHARE
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.maintenance import Maintenance, MaintenanceSettings

@@ -21,8 +21,8 @@ from txnctl.metrics.catalogue import families
 from txnstore import keys
 from txnstore.store import Commit, Put
 from txnwire.clock import SystemClock
-from txnwire.grpc_transport import GrpcTransport
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.grpc_transport import GrpcTransport
 
 TOPIC = "topic://public/default/keyed"
 KEY = "nightly/job 7"

@@ -19,9 +19,9 @@ import logging
 from txnclient.client import Client, connect
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.lag import Lag, SegmentLag
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import NextMessage, Positions, TopicPositions
+from txnclient.consuming.places.lag import Lag, SegmentLag
+from txnclient.consuming.places.positions import NextMessage, Positions, TopicPositions
+from txnclient.consuming.received.message import Message
 from txnclient.handlers import Output
 from txnclient.processing import ProcessStatistics, process, process_batches
 from txnclient.producing.producer import Producer

@@ -21,9 +21,9 @@ from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_changes import UNCHANGED, Unchanged, policies_json
 from txnclient.connection.topic_layout import TopicLayout
-from txnclient.consuming import seeking
-from txnclient.consuming.dead_letters import Services
-from txnclient.consuming.starts import StartArgument, topics_of
+from txnclient.consuming.feeds.dead_letters import Services
+from txnclient.consuming.places import seeking
+from txnclient.consuming.places.starts import StartArgument, topics_of
 from txnclient.openers import Openers
 from txnclient.producing.producer import Producer
 from txnclient.reading.cuts import SharedCuts, check_at_least, take_cut
@@ -33,11 +33,11 @@ from txnclient.transactions.transaction import Transaction, transaction_impl
 from txnclient.transactions.transaction_impl import ABORT_ON_CLOSE_S, TransactionImpl
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InvalidArgument, TxnError
-from txnwire.grpc_transport import GrpcTransport
 from txnwire.ids import TxnId
 from txnwire.names import TopicName, validate_client_name, validate_transaction_key
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.grpc_transport import GrpcTransport
 
 ABORTED_AT_ONCE = 500
 """Concurrent aborts of a closing client: it may have very many transactions, and must not block the event loop."""

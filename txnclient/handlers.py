@@ -13,7 +13,7 @@ from typing import Any
 from txnclient.connection.deadlines import Backoff
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.consuming.consumer_impl import ConsumerImpl
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.producing.producer import Producer, producer_impl
 from txnclient.producing.producer_impl import ProducerImpl
 from txnclient.serializers import V

@@ -15,12 +15,12 @@ from txnclient.connection.topic_layout import TopicLayout
 from txnclient.consuming.assigned_feeds import ConsumerSettings
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.consumer_impl import ConsumerImpl
-from txnclient.consuming.dead_letters import DeadLetterPolicy, Services
-from txnclient.consuming.lag import Lag, subscription_lag
-from txnclient.consuming.reader_ends import starts_by_time
-from txnclient.consuming.starts import StartArgument, start_to_wire, topics_of
+from txnclient.consuming.feeds.dead_letters import DeadLetterPolicy, Services
+from txnclient.consuming.places.lag import Lag, subscription_lag
+from txnclient.consuming.places.reader_ends import starts_by_time
+from txnclient.consuming.places.starts import StartArgument, start_to_wire, topics_of
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
-from txnclient.producing.numbered import NumberedLife, check_source
+from txnclient.producing.channels.numbered import NumberedLife, check_source
 from txnclient.producing.producer import Producer
 from txnclient.producing.producer_impl import ProducerImpl, check_options
 from txnclient.reading import entries

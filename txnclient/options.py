@@ -8,7 +8,7 @@ from __future__ import annotations
 from re import Pattern
 from typing import TypedDict
 
-from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.places.starts import StartArgument
 from txnclient.reading.snapshot import Snapshot
 
 

@@ -19,10 +19,10 @@ from typing import Any
 from txnclient.batch_pace import BatchPace
 from txnclient.connection.deadlines import Backoff
 from txnclient.connection.tasks import OwnedTasks
-from txnclient.consuming.by_segment import share_bytes
 from txnclient.consuming.consumer import Consumer, consumer_impl
 from txnclient.consuming.consumer_impl import ConsumerImpl
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.by_segment import share_bytes
+from txnclient.consuming.received.message import Message
 from txnclient.handlers import (
     BatchHandler,
     BatchWork,

@@ -26,10 +26,10 @@ from txnctl.commands import (
     topics,
     transactions,
 )
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, show_rows
-from txnctl.commands.running import run
-from txnctl.commands.typed import seconds, size
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, show_rows
+from txnctl.commands.shared.running import run
+from txnctl.commands.shared.typed import seconds, size
 from txnctl.process import logs
 from txnctl.process.settings import ServerSettings, effective, load, unknown_in_environment
 

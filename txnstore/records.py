@@ -245,7 +245,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
     """`/ledger-page/<segment>/<ledger id>`: closed ledgers, oldest first, moved out of the head
-    (`segments.log.ledger_pages`)."""
+    (`segments.log.ledgers.ledger_pages`)."""
 
     v: int = 1
     ledgers: list[LedgerInfo]

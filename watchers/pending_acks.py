@@ -59,7 +59,7 @@ class BlockWrite(NamedTuple):
 
 
 class CursorView(Protocol):
-    """The part of `segments.subscription.cursor.Cursor` that pending acks and clean-up need; documented there."""
+    """What pending acks and clean-up need of `segments.subscription.cursors.cursor.Cursor`; documented there."""
 
     @property
     def mark_delete(self) -> Position: ...

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import running
-from benchmarks.running import Benchmark
+from benchmarks.harness import running
+from benchmarks.harness.running import Benchmark
 from benchmarks.spark.commits import commits
 from benchmarks.spark.offsets import offsets
 from benchmarks.spark.rows import rows

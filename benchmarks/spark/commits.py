@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from pyspark.sql import SparkSession
 
-from benchmarks.cluster import TOPIC, bench_cluster
-from benchmarks.result import Result, at_most, percentile
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import TOPIC, bench_cluster
+from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.scale import Scale
 from benchmarks.spark.nothing import Nothing
 from benchmarks.spark.session import finished, in_thread, spark_session
 

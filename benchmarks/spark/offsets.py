@@ -13,10 +13,10 @@ from random import Random
 from pyspark.sql import SparkSession
 
 import txnclient
-from benchmarks.cluster import Bench, bench_cluster
-from benchmarks.load import VALUE
-from benchmarks.result import Result, at_most
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import Bench, bench_cluster
+from benchmarks.harness.load import VALUE
+from benchmarks.harness.result import Result, at_most
+from benchmarks.harness.scale import Scale
 from benchmarks.spark.session import finished, in_thread, spark_session
 from pyspark_txnstore.shared.offsets import encode_offset
 from txnclient.reading.snapshot import Snapshot

@@ -14,9 +14,9 @@ import pyarrow.parquet as parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from benchmarks.cluster import Bench, bench_cluster
-from benchmarks.result import Result, at_least
-from benchmarks.scale import Scale
+from benchmarks.harness.cluster import Bench, bench_cluster
+from benchmarks.harness.result import Result, at_least
+from benchmarks.harness.scale import Scale
 from benchmarks.spark.session import CORES, consumed, finished, in_thread, spark_session
 
 SEGMENTS = 4

@@ -18,7 +18,7 @@ from segments.log.erasing import SegmentGone
 from segments.log.housekeeping import Housekeeper
 from segments.log.measures import Measures
 from segments.log.room import FreeSpace
-from segments.log.sending import Budget
+from segments.log.sends.sending import Budget
 from segments.log.settings import BrokerSettings
 from segments.owner.broker_wide import BrokerContext
 from segments.owner.lag_samples import LagSampler

@@ -10,7 +10,7 @@ import msgspec
 
 from segments.broker.broker import Broker
 from segments.broker.consuming import ConsumingService
-from segments.log.sending import IncomingEntry
+from segments.log.sends.sending import IncomingEntry
 from segments.log.tail_cache import chunk_key
 from segments.owner.names import take_name
 from segments.owner.producers import ProducerSession
@@ -26,7 +26,7 @@ from txnwire.names import SegmentName, validate_name
 from txnwire.numbers import Numbers, numbers_of, steps_of
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_BLOCK_BYTES, MAX_CHUNKED_BYTES, MAX_DELAY_MS, MAX_ENTRY_BYTES
-from txnwire.serving import Handler, Peer
+from txnwire.transport.serving import Handler, Peer
 from txnwire.turns import in_turns
 
 CLOCKS_APART_MS: Final = 86_400_000
@@ -84,7 +84,8 @@ class _Connection:
 
 
 class BrokerService:
-    """A broker's `txnwire.serving.Service`. Pushes: deliver, rewind, end_of_segment, consumer_closed, producer_closed.
+    """A broker's `txnwire.transport.serving.Service`. Pushes: deliver, rewind, end_of_segment, consumer_closed,
+    producer_closed.
 
     `flow`, `close_producer` and `close_consumer` may be pushes (request id 0) or requests (answered with Ok).
     `admin` answers `admin_request`s by their `what`: "segment.stats" {"segment"?: path} → {"segments": {path: …}},

@@ -16,7 +16,7 @@ from txnwire.errors import ConnectionLost, InvalidArgument, NotAllowed, OutcomeU
 from txnwire.ids import Position, TxnId
 from txnwire.names import SegmentName, validate_name
 from txnwire.proto import txn_pb2 as pb
-from txnwire.serving import Handler, Peer
+from txnwire.transport.serving import Handler, Peer
 from watchers import acks
 
 _OK = pb.Command(ok=pb.Ok())

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from segments.controller.controller import Controller
 from segments.layout.layout_transitions import LayoutChanged
-from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument
 from txnwire.names import SegmentName, TopicName, validate_name
 from txnwire.proto import txn_pb2 as pb
 from txnwire.snapshot import written_in_steps
+from txnwire.transport.calls import Handler, Peer
 from txnwire.turns import taking_turns
 
 

@@ -43,7 +43,7 @@ _SETTLE_AGAIN_S = 1.0
 
 
 class ConsumerLink(Protocol):
-    """A consumer's connection (`txnwire.calls.Peer`), as far as a group uses it."""
+    """A consumer's connection (`txnwire.transport.calls.Peer`), as far as a group uses it."""
 
     def push(self, command: pb.Command) -> None: ...
 

@@ -13,10 +13,10 @@ from segments.layout.freshness import Freshness
 from txnstore import keys
 from txnstore.access.paging import in_pages
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.calls import Handler, Peer
 from txnwire.errors import DataCorrupt, InvalidArgument, Overloaded
 from txnwire.names import TOPIC_SCHEME, TopicName, validate_name
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.calls import Handler, Peer
 
 log = structlog.get_logger(__name__)
 

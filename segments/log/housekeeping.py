@@ -16,8 +16,7 @@ import structlog
 
 from segments.layout.directory import Directory, topic_path_of
 from segments.ledger.ledger import LedgerFailed
-from segments.log.ledgers import SegmentLog
-from segments.log.retention import (
+from segments.log.ledgers.retention import (
     Least,
     Retention,
     StampsAhead,
@@ -30,6 +29,7 @@ from segments.log.retention import (
     roll_due,
     share_left,
 )
+from segments.log.ledgers.segment_log import SegmentLog
 from segments.log.settings import BrokerSettings
 from txnstore import keys, records
 from txnstore.access.paging import in_pages, in_parts

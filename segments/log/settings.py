@@ -12,7 +12,7 @@ class BrokerSettings:
     ledger_roll_bytes: int = 64 * 1024 * 1024
     """Size at which a ledger is closed and the next one opened."""
     ledger_page: int = 256
-    """Ledgers in one page of a segment's ledger list (`segments.log.ledger_pages`)."""
+    """Ledgers in one page of a segment's ledger list (`segments.log.ledgers.ledger_pages`)."""
     checkpoint_entries: int = 2048
     """Entries after which the dedup snapshot beside the open ledger is renewed: bounds the scan of a recovery."""
     segment_inflight_bytes: int = 32 * 1024 * 1024

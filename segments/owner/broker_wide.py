@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from segments.layout.topology import Topology
 from segments.log.measures import Measures
 from segments.log.room import FreeSpace
-from segments.log.sending import Budget
+from segments.log.sends.sending import Budget
 from segments.log.settings import BrokerSettings
 from segments.subscription.shares import CacheShares, DeliveryShares
 from txnstore.store import MetadataStore

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from segments.ledger.ledger import LedgerFailed
-from segments.log.numbered import KnownIds
+from segments.log.sends.numbered import KnownIds
 from segments.owner.segment import Segment
 from txnwire.errors import SegmentSealed, StoreUnavailable
 

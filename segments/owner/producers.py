@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from segments.log.dedup import NOTHING_STORED, Dedup
-from segments.log.numbered import NumberedNames, fenced
-from segments.log.pipeline import Pipeline
-from segments.log.sending import IncomingEntry, ProducerLine, SendReply
+from segments.log.sends.dedup import NOTHING_STORED, Dedup
+from segments.log.sends.numbered import NumberedNames, fenced
+from segments.log.sends.pipeline import Pipeline
+from segments.log.sends.sending import IncomingEntry, ProducerLine, SendReply
 from txnwire.errors import NotAllowed, NotOwner, ProducerFenced, TxnError
 from txnwire.ports import Clock
 

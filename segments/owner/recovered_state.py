@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from segments.log.dedup import Dedup
-from segments.log.ledgers import SegmentLog
-from segments.log.sending import SendReply
+from segments.log.ledgers.segment_log import SegmentLog
+from segments.log.sends.dedup import Dedup
+from segments.log.sends.sending import SendReply
 from txnstore.store import KeyValue
 from watchers.decisions import DecisionMembership
 from watchers.visibility import TransactionBuffer

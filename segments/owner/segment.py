@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import structlog
 
 from segments.ledger.ledger import LedgerFailed
-from segments.log.dedup_turns import forget_in_turns, snapshot_in_turns
 from segments.log.housekeeping import Housekeeping
-from segments.log.pipeline import Pipeline
-from segments.log.retention import Retention, kept_ledgers
+from segments.log.ledgers.retention import Retention, kept_ledgers
+from segments.log.sends.dedup_turns import forget_in_turns, snapshot_in_turns
+from segments.log.sends.pipeline import Pipeline
 from segments.log.tail_cache import TailCache
 from segments.owner.broker_wide import BrokerContext
 from segments.owner.load_samples import Stored

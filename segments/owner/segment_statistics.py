@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from segments.log.housekeeping import KeepingStatistics
-from segments.log.ledgers import SegmentLog
+from segments.log.ledgers.segment_log import SegmentLog
 from segments.subscription.lag import LagAge
 from segments.subscription.subscriptions import SubscriptionStatistics
 from txnwire.ids import Position, TxnId

@@ -29,10 +29,10 @@ import structlog
 
 from segments.layout.subscription_records import STREAM
 from segments.ledger.ledger import LedgerStore
-from segments.log.dedup import Dedup
-from segments.log.dedup_turns import snapshot_in_turns
-from segments.log.ledgers import SegmentLog
-from segments.log.sending import SendReply
+from segments.log.ledgers.segment_log import SegmentLog
+from segments.log.sends.dedup import Dedup
+from segments.log.sends.dedup_turns import snapshot_in_turns
+from segments.log.sends.sending import SendReply
 from segments.owner.broker_wide import BrokerContext
 from segments.owner.recovered_state import RecoveredState
 from segments.owner.segment import Segment, SegmentOwnership

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from segments.log.ledgers import SegmentLog
+from segments.log.ledgers.segment_log import SegmentLog
 from segments.log.tail_cache import LogEntry, TailCache, chunk_key
 from segments.subscription.shares import DeliveryShares
 from txnwire.entry import parse_metadata, txn_of

@@ -1,9 +1,9 @@
 """Tells how far a subscription is behind in one segment: unacked messages, and when the oldest of them was published.
 
-Exact, and cheap: `segments.log.message_counts` knows the messages of nearly all that lies between the mark-delete
-position and the end, so that about one block of entries is read; `LagBudget` bounds what is read of ledgers that were
-closed by an older broker, or left open by a dead one. What was read is remembered: a lag that could not be told in time
-is told after a few questions more. Until then it is unknown, and never a guess.
+Exact, and cheap: `segments.log.ledgers.message_counts` knows the messages of nearly all that lies between the
+mark-delete position and the end, so that about one block of entries is read; `LagBudget` bounds what is read of ledgers
+that were closed by an older broker, or left open by a dead one. What was read is remembered: a lag that could not be
+told in time is told after a few questions more. Until then it is unknown, and never a guess.
 
 A subscription without a cursor here, because no consumer has attached, is behind from its start on.
 """
@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from segments.log.message_counts import STEP, CountedRange
+from segments.log.ledgers.message_counts import STEP, CountedRange
+from segments.subscription.cursors.partial_acks import AckedBlock
 from segments.subscription.definitions import read_definitions
-from segments.subscription.partial_acks import AckedBlock
 from segments.subscription.starts import Start, StartPoint, resolve_start
 from segments.subscription.subscriptions import SegmentContext, Subscription
 from txnstore import keys, records

@@ -1,4 +1,4 @@
-"""A queue subscription in one segment: the shell around `segments.subscription.queue` (DESIGN §7, "Dispatch").
+"""A queue subscription in one segment: the shell around `segments.subscription.queueing.queue` (DESIGN §7, "Dispatch").
 
 Any number of consumers, no holder, no order. Each pass takes entries, due ones first, and gives each to the consumer
 whose turn it is. Disk reads for due entries and for new ones do not wait for each other, one timer serves all delays,
@@ -17,9 +17,9 @@ import structlog
 
 from segments.layout.subscription_records import QUEUE
 from segments.log.tail_cache import LogEntry
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from segments.subscription.dispatch import BATCH_ENTRIES, Delivery, DeliverySink, Isolation
-from segments.subscription.queue import Handout, Queue, QueueBounds, QueueConsumer
+from segments.subscription.queueing.queue import Handout, Queue, QueueBounds, QueueConsumer
 from segments.subscription.subscriptions import Acker, SegmentContext, Subscription, SubscriptionStatistics
 from txnwire.errors import ConnectionLost, InternalError, InvalidArgument, TxnError
 from txnwire.ids import Position

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from segments.layout import subscription_records as kinds
 from segments.layout.topology import Topology
 from segments.ledger.publish_times import Known
-from segments.log.ledgers import SegmentLog
+from segments.log.ledgers.segment_log import SegmentLog
 from txnstore import keys, records
 from txnstore.records import SubscriptionRecord, TopicRecord
 from txnstore.store import MetadataStore

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from segments.layout.subscription_records import STREAM
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from segments.subscription.dispatch import DispatchConsumer, Isolation
 from segments.subscription.subscriptions import Acker, SegmentContext, Subscription, SubscriptionStatistics
 from txnwire.errors import ExpiredTransaction, NotAllowed, TxnConflict, TxnError

@@ -11,7 +11,7 @@ import structlog
 
 from segments.layout.subscription_records import QUEUE, STREAM, other_type
 from segments.log.erasing import erase_subscription
-from segments.subscription.cursor import MARK, Cursor
+from segments.subscription.cursors.cursor import MARK, Cursor
 from segments.subscription.definitions import read_definitions
 from segments.subscription.dispatch import DeliverySink, DispatchConsumer, Isolation
 from segments.subscription.drained import DrainedMark

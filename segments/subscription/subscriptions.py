@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from segments.log.ledgers import SegmentLog
-from segments.log.op_gate import OpGate, Turn
+from segments.log.ledgers.segment_log import SegmentLog
+from segments.log.sends.op_gate import OpGate, Turn
 from segments.log.settings import BrokerSettings
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from segments.subscription.dispatch import Dispatcher
-from segments.subscription.queue import QueueOutcomes, QueueStatistics
+from segments.subscription.queueing.queue import QueueOutcomes, QueueStatistics
 from txnstore.store import Commit, CommitVerdict, MetadataStore
 from txnstore.writes.op_transitions import plan_ack_op, read_op_verdict
 from txnwire.errors import (

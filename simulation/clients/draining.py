@@ -9,7 +9,7 @@ import txnclient
 from simulation.clients.lag_judge import LagJudge
 from simulation.clients.plan import ClientPorts, Plan
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 
 L = TypeVar("L")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txnclient.consuming.lag import Lag
+from txnclient.consuming.places.lag import Lag
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from simulation.judges.history import (
     Report,
     Send,
 )
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnwire.ids import MessageId, TxnId
 from txnwire.names import SegmentName
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from simulation.mutants.careless import callers, careless_acks, careless_callers, careless_ends, flags, told_ends
 from simulation.mutants.clients import (
     behind_failures,
-    callers,
-    careless_acks,
-    careless_callers,
-    careless_ends,
     clients,
     delivered_later,
     endless_waits,
     fairness,
-    flags,
     hanging_workers,
     reads,
     seldom_met,
     sends,
     standing,
-    told_ends,
     unnoticed_by_clients,
     waits_and_counts,
 )

@@ -13,7 +13,7 @@ from simulation.clients.recorder import place_of
 from simulation.judges.history import Place
 from simulation.seeking.seek_model import AckedWithin, SeekLog, out_of_order
 from txnclient.consuming.consumer import Consumer, consumer_impl
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnwire.errors import InvalidArgument, NotAllowed, TxnConflict, TxnError
 
 ABORTED_SHARE = 0.3

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, suppress
 import txnclient
 from txnclient.connection.opening import Opening
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.producing.producer import Producer
 from txnwire.errors import (
     ConnectionLost,

@@ -26,7 +26,7 @@ from simulation.seeking.seek_sending import TOPIC, SoughtSender
 from simulation.seeking.seek_trials import Trials, asks_elsewhere
 from txnclient.connection.opening import Opening
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnwire.errors import InvalidArgument, NotAllowed, SubscriptionNotFound, TopicNotFound, TxnError
 from txnwire.ids import MessageId
 from txnwire.ports import Transport

@@ -30,7 +30,7 @@ from simulation.clients.recorder import place_of
 from simulation.judges.history import Place
 from txnclient.connection.opening import Opening
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.producing.producer import Producer
 from txnclient.transactions.transaction import Transaction
 from txnwire.errors import TxnError

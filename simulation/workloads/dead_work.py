@@ -18,7 +18,7 @@ from simulation.clients.draining import WorkloadDrain, read_all, take_all
 from simulation.clients.life import LoggedLife
 from simulation.clients.plan import TOPICS
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.dead_letters import ORIGIN_MESSAGE_ID
+from txnclient.consuming.feeds.dead_letters import ORIGIN_MESSAGE_ID
 from txnwire.errors import TopicNotFound
 
 TOPIC = TOPICS[1]

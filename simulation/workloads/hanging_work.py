@@ -19,7 +19,7 @@ from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all, ta
 from simulation.clients.life import LoggedLife
 from simulation.workloads.queue_work import QueueLog, Taken
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.producing.producer import Producer
 from txnwire.errors import TxnConflict, TxnError
 

@@ -15,7 +15,7 @@ import txnclient
 from simulation.clients.careless import GivenUp
 from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all
 from simulation.clients.life import LoggedLife, beside
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.producing.large_values import send_large
 from txnclient.producing.outgoing import checked
 from txnclient.producing.producer import Producer, producer_impl

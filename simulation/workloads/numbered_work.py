@@ -20,9 +20,9 @@ import txnclient
 from simulation.clients.draining import WorkloadDrain, read_all
 from simulation.clients.life import LoggedLife
 from simulation.clients.plan import ClientPorts, Plan
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
+from txnclient.producing.channels.source_ids import Standing
 from txnclient.producing.producer import Producer, producer_impl
-from txnclient.producing.source_ids import Standing
 from txnwire.errors import InvalidArgument, ProducerFenced, TopicNotFound, TxnError, WouldBlock
 
 TOPIC = "topic://public/sim/numbered"

@@ -25,7 +25,7 @@ from simulation.clients.draining import WorkloadDrain, read_all, take_all
 from simulation.clients.life import LoggedLife
 from simulation.clients.plan import TOPICS
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.producing.producer import Producer
 from txnclient.transactions.transaction import Transaction, TransactionState
 from txnwire.errors import TxnError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator_v5 import kept_names, transaction_keys
+from coordinator_v5.naming import kept_names, transaction_keys
 from simulation.clients.plan import Plan
 from simulation.workloads.shared_work import BRIEF
 from simulation.world.world import Ports

@@ -19,7 +19,7 @@ import txnclient
 from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all, take_all
 from simulation.clients.life import LoggedLife
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.producing.producer import Producer
 from txnwire.errors import DataTrimmed, SubscriptionNotFound, TopicNotFound, TxnError
 

@@ -16,7 +16,7 @@ from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all, ta
 from simulation.clients.life import LoggedLife
 from simulation.clients.plan import TOPICS
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnwire.errors import TxnError
 
 TOPIC = TOPICS[0]

@@ -18,7 +18,7 @@ import txnclient
 from simulation.clients.careless import Careless
 from simulation.clients.recorder import Draft, PolledPositions, Recorder
 from simulation.judges.history import Poll
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.reading.snapshot import Snapshot, Span
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST

@@ -20,7 +20,7 @@ from simulation.workloads.shared_work import SharedWork, ask_shared
 from simulation.workloads.snapshot_work import SnapshotWork
 from txnclient.connection.opening import Opening
 from txnclient.consuming.consumer import Consumer
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.producing.producer import Producer
 from txnclient.reading.reader import Reader
 from txnclient.transactions.transaction import Transaction, TransactionState

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from simulation.world.loop import ProcessLife, SimLoop
 from txnwire.errors import ConnectionLost, InvalidArgument
 from txnwire.ports import Connection
-from txnwire.stream import StreamConnection
+from txnwire.transport.stream import StreamConnection
 
 DEAD_PEER_S = (4.0, 9.0)
 """Silence after which keep-alives close a connection (the gRPC transport's settings)."""
@@ -185,7 +185,7 @@ class _Link:
 
 
 class SimStream:
-    """One end: `txnwire.stream.FrameStream` over the virtual network."""
+    """One end: `txnwire.transport.stream.FrameStream` over the virtual network."""
 
     def __init__(self, link: _Link, side: int, owner: ProcessLife, host: str) -> None:
         self._link = link

@@ -14,7 +14,6 @@ from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnwire.calls import Caller
 from txnwire.errors import (
     ExpiredTransaction,
     InvalidArgument,
@@ -27,7 +26,8 @@ from txnwire.errors import (
 from txnwire.ids import TxnId
 from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
-from txnwire.serving import serve_connection
+from txnwire.transport.calls import Caller
+from txnwire.transport.serving import serve_connection
 
 SESSION = b"s" * 16
 

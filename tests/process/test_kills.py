@@ -14,7 +14,7 @@ import txnclient
 from tests.process.transaction_job import COMMITTED, COMMITTING, STEPS, Job
 from tests.processes import kill, process_cluster, read_all
 from tests.test_atomicity import nothing_open
-from txnctl.commands.asking import asking
+from txnctl.commands.shared.asking import asking
 from txnctl.launch.dev import DevCluster
 from txnstore.etcd.embedded_etcd import wait_stopped
 

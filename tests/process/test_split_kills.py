@@ -10,7 +10,7 @@ import pytest
 
 import txnclient
 from tests.processes import kill, process_cluster
-from tests.txnclient.producing.test_moving_with_cluster import Writing, active, by_key, change_at_random
+from tests.txnclient.producing.channels.test_moving_with_cluster import Writing, active, by_key, change_at_random
 from tests.txnclient.test_with_cluster import read_all
 from txnctl.launch.dev import DevCluster
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import InProcessCluster
-from tests.test_documentation import ROOT
+from tests.project.test_documentation import ROOT
 from tests.waiting import wait_until
 from txnstore.etcd.embedded_etcd import find_etcd
 

@@ -22,14 +22,14 @@ from tests.segments.memory_transport import MemoryTransport
 from txnstore import keys, records
 from txnstore.records import AssignmentRecord, Header, SubscriptionRecord
 from txnstore.store import Commit, Delete, MetadataStore, Put, Read, absent, unchanged_since, version_is
-from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import SegmentSealed, from_wire
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
 from txnwire.ports import Clock, Connection, Random
 from txnwire.proto import txn_pb2 as pb
-from txnwire.serving import serve_connection
+from txnwire.transport.calls import Caller
+from txnwire.transport.serving import serve_connection
 
 TOPIC = TopicName("public", "nyc", "flights")
 FAR_AWAY_MS = 4_000_000_000_000

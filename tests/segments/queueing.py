@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from segments.log.tail_cache import ChunkKey, LogEntry
-from segments.subscription.cursor import Cursor
-from segments.subscription.queue import Handout, Queue, QueueBounds, QueueConsumer
+from segments.subscription.cursors.cursor import Cursor
+from segments.subscription.queueing.queue import Handout, Queue, QueueBounds, QueueConsumer
 from tests.segments.ledger_lengths import LedgerLengths
 from txnwire.ids import EARLIEST, Position, TxnId
 from watchers.acks import AckPosition, Block

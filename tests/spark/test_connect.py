@@ -10,10 +10,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import txnclient.sync
+from tests.project.test_documentation import blocks
 from tests.spark.connect_server import connect_url
 from tests.spark.service import Service
 from tests.spark.test_documentation import GUIDE
-from tests.test_documentation import blocks
 
 CLIENT_TIMEOUT_S = 240
 

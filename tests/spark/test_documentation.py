@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 import txnclient.sync
 from pyspark_txnstore.shared.options import OPTIONS
 from pyspark_txnstore.source.columns import SCHEMA
+from tests.project.test_documentation import blocks
 from tests.spark.service import REPOSITORY, Service
-from tests.test_documentation import blocks
 
 GUIDE = REPOSITORY / "docs" / "spark.md"
 DEMO = REPOSITORY / "docs" / "demo.md"

@@ -11,9 +11,9 @@ import pytest
 
 import txnclient.sync
 from tests.bare_python import bare_python
+from tests.project.test_documentation import blocks
 from tests.spark.service import Service
 from tests.spark.test_documentation import GUIDE
-from tests.test_documentation import blocks
 from tools.build_wheels import build
 
 SUBMIT_TIMEOUT_S = 280

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import txnclient
-from segments.log.dedup import Dedup, DedupVerdict, InFlight
+from segments.log.sends.dedup import Dedup, DedupVerdict, InFlight
 from txnwire.entry import OutgoingMessage, encode_entry, parse_metadata
 from txnwire.errors import (
     ConnectionLost,
@@ -26,8 +26,8 @@ from txnwire.ids import Position, TxnId
 from txnwire.numbers import numbers_of, steps_of
 from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
-from txnwire.serving import Handler, Peer, serve_connection
 from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
+from txnwire.transport.serving import Handler, Peer, serve_connection
 
 if TYPE_CHECKING:
     from tests.txnclient.scripted_server import Cluster

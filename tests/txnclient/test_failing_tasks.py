@@ -13,9 +13,9 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import TOPIC, connected
 from tests.waiting import until
 from txnclient.connection.directory import ClientDirectory
-from txnclient.consuming.feed import Feed
+from txnclient.consuming.feeds.feed import Feed
 from txnclient.consuming.membership import ConsumerMembership
-from txnclient.producing.channel import Channel
+from txnclient.producing.channels.channel import Channel
 from txnwire.errors import InternalError
 
 

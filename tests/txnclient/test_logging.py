@@ -8,7 +8,7 @@ import logging
 import pytest
 
 import txnclient
-from txnwire.stream import StreamConnection
+from txnwire.transport.stream import StreamConnection
 
 
 class Garbage:

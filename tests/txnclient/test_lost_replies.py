@@ -15,7 +15,7 @@ from tests.cluster import InProcessCluster
 from tests.txnclient.lossy_transport import LossyTransport
 from tests.waiting import until
 from txnwire.clock import SystemClock
-from txnwire.grpc_transport import GrpcTransport
+from txnwire.transport.grpc_transport import GrpcTransport
 
 _numbers = itertools.count(1)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import txnclient
-from txnclient.consuming.message import Message, ReceivedEntry
+from txnclient.consuming.received.message import Message, ReceivedEntry
 from txnclient.serializers import JsonSerializer, StrSerializer, decode, encode, serializer_of
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.ids import MessageId, Position

@@ -9,9 +9,9 @@ import pytest
 import structlog
 import uvloop
 
-from tests.txnwire.calling import CLOCK, Pushes, TestServer, TestService, open_caller
-from txnwire.calls import Caller
-from txnwire.grpc_transport import GrpcTransport
+from tests.txnwire.transport.calling import CLOCK, Pushes, TestServer, TestService, open_caller
+from txnwire.transport.calls import Caller
+from txnwire.transport.grpc_transport import GrpcTransport
 
 BOTH = ("test_grpc_transport.py", "test_calls.py", "test_handshakes.py", "test_call_bounds.py")
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from tests.watchers.decision_watch import NEVER
 from tests.watchers.pending_acks import SEGMENT

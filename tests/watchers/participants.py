@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from txnstore import keys, records
 from txnstore.records import Op, OwnerRecord

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from txnwire.errors import TxnConflict, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId

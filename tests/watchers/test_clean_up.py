@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from tests.waiting import idle, until
 from tests.watchers.headers import begin, end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from tests.watchers.pending_acks import SEGMENT, A, B, C, abort, acked, at, commit, part, reserve, whole
 from txnwire.errors import ExpiredTransaction, InternalError, InvalidArgument, Overloaded, TxnConflict

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from segments.subscription.cursor import Cursor
+from segments.subscription.cursors.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end

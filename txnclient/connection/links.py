@@ -9,11 +9,11 @@ from typing import Protocol
 
 from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.tasks import OwnedTasks
-from txnwire.calls import Caller
 from txnwire.errors import ConnectionLost, NotOwner, TxnError, from_wire
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MIB
+from txnwire.transport.calls import Caller
 
 CONNECT_TIMEOUT_S = 5.0
 

@@ -1,5 +1,6 @@
-"""Receiving through a subscription: deliveries, acks, memberships, seeks, dead letters.
+"""Receiving through a subscription: which topics and segments a consumer reads, and what an application calls.
 
-Decides which messages the application receives and which acks are sent again. Imports `producing` (dead letters are
-sends), `transactions` and `connection`. Begin with `consumer_impl`, then `feed` (one segment) and `inbox` (the buffer).
+Decides which segments a consumer follows. Imports `producing` (dead letters are sends), `transactions` and
+`connection`. Its rooms: `received` (messages and what is known of them), `places` (where reading starts and stands),
+`feeds` (one segment). Begin with `consumer_impl`, then `feeds.feed` and `feeds.inbox` (the buffer).
 """

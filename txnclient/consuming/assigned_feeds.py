@@ -13,22 +13,22 @@ from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_layout import topic_of_segment
-from txnclient.consuming.dead_letters import DeadLetters
-from txnclient.consuming.delivered import Delivered, DeliveryOrder
-from txnclient.consuming.feed import StreamFeed, SubscriptionFeed
-from txnclient.consuming.inbox import Inbox, QueueInbox
+from txnclient.consuming.feeds.dead_letters import DeadLetters
+from txnclient.consuming.feeds.feed import StreamFeed, SubscriptionFeed
+from txnclient.consuming.feeds.inbox import Inbox, QueueInbox
+from txnclient.consuming.feeds.queue_feed import QueueFeed
+from txnclient.consuming.feeds.receiver import Receiver, TopicReceiver
 from txnclient.consuming.membership import ConsumerMembership
 from txnclient.consuming.pauses import PausedSegments
-from txnclient.consuming.positions import Positions
-from txnclient.consuming.queue_feed import QueueFeed
-from txnclient.consuming.receiver import Receiver, TopicReceiver
-from txnclient.consuming.starts import (
+from txnclient.consuming.places.positions import Positions
+from txnclient.consuming.places.starts import (
     StartArgument,
     check_prefetch,
     check_topic_of,
     isolation_to_wire,
     start_of_subscription,
 )
+from txnclient.consuming.received.delivered import Delivered, DeliveryOrder
 from txnwire.errors import InvalidArgument, NotAllowed, SubscriptionNotFound, TopicNotFound, TxnError, for_good
 from txnwire.ids import MessageId
 from txnwire.names import validate_name

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Any, Generic
 
 from txnclient.connection.deadlines import within
-from txnclient.consuming.by_segment import as_list
 from txnclient.consuming.consumer_impl import ConsumerImpl
-from txnclient.consuming.lag import Lag
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import Positions
-from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.places.lag import Lag
+from txnclient.consuming.places.positions import Positions
+from txnclient.consuming.places.starts import StartArgument
+from txnclient.consuming.received.by_segment import as_list
+from txnclient.consuming.received.message import Message
 from txnclient.serializers import V
 from txnclient.transactions.transaction import Transaction, impl_of, transaction_impl
 

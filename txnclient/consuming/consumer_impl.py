@@ -12,19 +12,26 @@ from txnclient.connection.deadlines import Backoff, Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_changes import delete_subscription
-from txnclient.consuming import seeking
 from txnclient.consuming.assigned_feeds import AssignedFeeds, ConsumerIdentity, ConsumerSettings, check_delay
-from txnclient.consuming.by_segment import all_answered, answered_by, by_segment, no_message, of_segment, share_bytes
-from txnclient.consuming.dead_letters import DeadLetterPolicy, DeadLetters, Services
-from txnclient.consuming.delivered import DeliveryOrder, place_of
-from txnclient.consuming.feed import SubscriptionFeed
-from txnclient.consuming.inbox import Inbox
-from txnclient.consuming.lag import Lag, subscription_lag, subscription_positions
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import Positions
-from txnclient.consuming.queue_feed import QueueFeed
-from txnclient.consuming.receiver import Receiver
-from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.feeds.dead_letters import DeadLetterPolicy, DeadLetters, Services
+from txnclient.consuming.feeds.feed import SubscriptionFeed
+from txnclient.consuming.feeds.inbox import Inbox
+from txnclient.consuming.feeds.queue_feed import QueueFeed
+from txnclient.consuming.feeds.receiver import Receiver
+from txnclient.consuming.places import seeking
+from txnclient.consuming.places.lag import Lag, subscription_lag, subscription_positions
+from txnclient.consuming.places.positions import Positions
+from txnclient.consuming.places.starts import StartArgument
+from txnclient.consuming.received.by_segment import (
+    all_answered,
+    answered_by,
+    by_segment,
+    no_message,
+    of_segment,
+    share_bytes,
+)
+from txnclient.consuming.received.delivered import DeliveryOrder, place_of
+from txnclient.consuming.received.message import Message
 from txnclient.consuming.topic_pattern import FollowedTopics, TopicPattern
 from txnclient.serializers import Serializer, V
 from txnclient.transactions.outcome import TransactionState

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
+from txnclient.producing.channels.source_ids import SourceIds
 from txnclient.producing.room import BufferRoom
-from txnclient.producing.source_ids import SourceIds
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnwire.errors import TxnError, WouldBlock, again
 from txnwire.turns import turn_size

@@ -13,7 +13,7 @@ from itertools import accumulate, islice
 from operator import add
 from typing import Any, overload
 
-from txnclient.producing.batches import BulkBatch
+from txnclient.producing.channels.batches import BulkBatch
 from txnclient.producing.outgoing import MESSAGE_OVERHEAD_BYTES, check_size, checked
 from txnwire.entry import Columns, OutgoingMessage
 from txnwire.errors import InvalidArgument, MessageTooLarge

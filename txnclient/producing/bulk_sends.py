@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from txnclient.connection.topic_layout import SegmentInfo
-from txnclient.producing.batches import BulkBatch
 from txnclient.producing.bulk import BulkPart, SentIds
-from txnclient.producing.moving import Group
+from txnclient.producing.channels.batches import BulkBatch
+from txnclient.producing.channels.moving import Group
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import Whole
 from txnwire.entry import Columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from txnclient.producing.batches import BulkBatch
-from txnclient.producing.channel import Channel
+from txnclient.producing.channels.batches import BulkBatch
+from txnclient.producing.channels.channel import Channel
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import Whole
 from txnwire.entry import Columns, OutgoingMessage, Piece

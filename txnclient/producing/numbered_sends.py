@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from txnclient.connection.deadlines import Deadline
 from txnclient.producing.buffer import Buffer
-from txnclient.producing.numbered import STORED_BEFORE, NumberedLife
-from txnclient.producing.source_ids import Standing
+from txnclient.producing.channels.numbered import STORED_BEFORE, NumberedLife
+from txnclient.producing.channels.source_ids import Standing
 from txnwire.entry import OutgoingMessage
 from txnwire.errors import InvalidArgument
 from txnwire.ids import MessageId

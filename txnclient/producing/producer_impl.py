@@ -11,17 +11,17 @@ from typing import Any, Generic, TypeVar
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import TopicLayout
-from txnclient.producing.batches import Batch, BulkBatch, GatheringBatch
 from txnclient.producing.buffer import Ask, Buffer
 from txnclient.producing.bulk import BulkPart, SentIds, parts_of
 from txnclient.producing.bulk_sends import EntryRun, Pull, send_bulk
-from txnclient.producing.channel import Channel
-from txnclient.producing.channels import Channels
+from txnclient.producing.channels.batches import Batch, BulkBatch, GatheringBatch
+from txnclient.producing.channels.channel import Channel
+from txnclient.producing.channels.channels import Channels
+from txnclient.producing.channels.lingering import Lingering
+from txnclient.producing.channels.moving import Group
+from txnclient.producing.channels.numbered import NumberedLife
 from txnclient.producing.large_values import PIECE_BYTES, send_large, transaction_of
 from txnclient.producing.later import delivery_time_ms
-from txnclient.producing.lingering import Lingering
-from txnclient.producing.moving import Group
-from txnclient.producing.numbered import NumberedLife
 from txnclient.producing.numbered_sends import Placing, expect_life, send_numbered, send_numbered_nowait
 from txnclient.producing.outgoing import check_size, checked, checked_value
 from txnclient.producing.untold import Looked, Untold

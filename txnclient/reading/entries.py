@@ -11,10 +11,10 @@ from txnclient.connection.opening import Closable
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_layout import ACTIVE, TopicLayout, topic_of_segment
-from txnclient.consuming.inbox import Inbox
-from txnclient.consuming.message import ReceivedEntry
-from txnclient.consuming.receiver import FeedSource, Receiver
-from txnclient.consuming.starts import check_count, isolation_to_wire
+from txnclient.consuming.feeds.inbox import Inbox
+from txnclient.consuming.feeds.receiver import FeedSource, Receiver
+from txnclient.consuming.places.starts import check_count, isolation_to_wire
+from txnclient.consuming.received.message import ReceivedEntry
 from txnclient.reading.entry_heads import EntryHead, PieceHead, heads_of
 from txnclient.reading.reader_feed import ReaderFeed, behind
 from txnclient.reading.snapshot import Span

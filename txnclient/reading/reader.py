@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic
 
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import Positions
-from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.places.positions import Positions
+from txnclient.consuming.places.starts import StartArgument
+from txnclient.consuming.received.message import Message
 from txnclient.reading.reader_feed import behind
 from txnclient.reading.reader_impl import EndOfStream, ReaderImpl
 from txnclient.reading.snapshot import Snapshot

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from txnclient.connection.session import Session
 from txnclient.connection.topic_layout import topic_of_segment
-from txnclient.consuming.feed import Feed
-from txnclient.consuming.inbox import Inbox
-from txnclient.consuming.message import ReceivedEntry
-from txnclient.consuming.receiver import Receiver
+from txnclient.consuming.feeds.feed import Feed
+from txnclient.consuming.feeds.inbox import Inbox
+from txnclient.consuming.feeds.receiver import Receiver
+from txnclient.consuming.received.message import ReceivedEntry
 from txnclient.reading.snapshot import Span
 from txnwire.entry import txn_of
 from txnwire.errors import TopicNotFound, TxnError

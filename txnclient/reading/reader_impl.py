@@ -10,12 +10,11 @@ from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.connection.topic_layout import ACTIVE, SegmentInfo, TopicLayout, topic_of_segment
-from txnclient.consuming.inbox import Inbox
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import NextMessage, Positions, TopicPositions, layout_with, start_in
-from txnclient.consuming.reader_ends import latest_ends, starts_by_time
-from txnclient.consuming.receiver import Receiver
-from txnclient.consuming.starts import (
+from txnclient.consuming.feeds.inbox import Inbox
+from txnclient.consuming.feeds.receiver import Receiver
+from txnclient.consuming.places.positions import NextMessage, Positions, TopicPositions, layout_with, start_in
+from txnclient.consuming.places.reader_ends import latest_ends, starts_by_time
+from txnclient.consuming.places.starts import (
     StartArgument,
     check_prefetch,
     check_topic_of,
@@ -23,6 +22,7 @@ from txnclient.consuming.starts import (
     start_to_wire,
     topics_of,
 )
+from txnclient.consuming.received.message import Message
 from txnclient.reading.cuts import SharedCuts, check_at_least
 from txnclient.reading.reader_feed import ReaderFeed, behind
 from txnclient.reading.snapshot import Snapshot, Span

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import NextMessage
+from txnclient.consuming.places.positions import NextMessage
+from txnclient.consuming.received.message import Message
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 

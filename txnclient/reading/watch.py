@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.session import Session
 from txnclient.connection.tasks import OwnedTasks
-from txnclient.consuming.feed import Feed
-from txnclient.consuming.inbox import Inbox
-from txnclient.consuming.receiver import Receiver
-from txnclient.consuming.starts import isolation_to_wire
+from txnclient.consuming.feeds.feed import Feed
+from txnclient.consuming.feeds.inbox import Inbox
+from txnclient.consuming.feeds.receiver import Receiver
+from txnclient.consuming.places.starts import isolation_to_wire
 from txnclient.reading.reader_feed import behind
 from txnclient.reading.snapshot import Snapshot
 from txnwire.errors import InvalidArgument, TxnError

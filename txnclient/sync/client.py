@@ -9,7 +9,7 @@ from typing import Any
 
 from txnclient.connection.topic_changes import UNCHANGED, Unchanged
 from txnclient.connection.topic_layout import TopicLayout
-from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.places.starts import StartArgument
 from txnclient.reading.snapshot import Snapshot
 from txnclient.sync.bridge import closed_behind, expect_not_abandoned
 from txnclient.sync.openers import Openers

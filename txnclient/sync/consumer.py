@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any, Generic
 
 import txnclient.consuming.consumer
-from txnclient.consuming.by_segment import as_list
 from txnclient.consuming.consumer import consumer_impl
-from txnclient.consuming.lag import Lag
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import Positions
-from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.places.lag import Lag
+from txnclient.consuming.places.positions import Positions
+from txnclient.consuming.places.starts import StartArgument
+from txnclient.consuming.received.by_segment import as_list
+from txnclient.consuming.received.message import Message
 from txnclient.serializers import V
 from txnclient.sync.bridge import Face, closed_behind, expect_not_abandoned
 from txnclient.sync.transaction import Transaction, inner_of

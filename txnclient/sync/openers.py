@@ -8,8 +8,8 @@ from re import Pattern
 from typing import Any, Literal, Unpack, overload
 
 import txnclient.client
-from txnclient.consuming.lag import Lag
-from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.places.lag import Lag
+from txnclient.consuming.places.starts import StartArgument
 from txnclient.options import ConsumerOptions, ProducerOptions, ReaderOptions
 from txnclient.reading.entries import WholeEntry
 from txnclient.reading.entry_heads import EntryHead

@@ -10,7 +10,7 @@ from typing import Any
 
 import txnclient.producing.producer
 from txnclient.consuming.consumer import consumer_impl
-from txnclient.consuming.message import Message
+from txnclient.consuming.received.message import Message
 from txnclient.handlers import BatchWork, Handled, Handler, MessageWork, handle_plainly, producers_by_name
 from txnclient.processing import Limits, Processing, ProcessStatistics
 from txnclient.serializers import V

@@ -6,9 +6,9 @@ from typing import Generic
 
 import txnclient.reading.reader
 import txnclient.reading.watch
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import Positions
-from txnclient.consuming.starts import StartArgument
+from txnclient.consuming.places.positions import Positions
+from txnclient.consuming.places.starts import StartArgument
+from txnclient.consuming.received.message import Message
 from txnclient.reading.snapshot import Snapshot
 from txnclient.serializers import V
 from txnclient.sync.bridge import Face, closed_behind

@@ -8,7 +8,8 @@ from typing import Any
 
 import structlog
 
-from coordinator_v5 import queries, transaction_keys
+from coordinator_v5 import queries
+from coordinator_v5.naming import transaction_keys
 from coordinator_v5.queries import KeyDescription
 from segments.layout.directory import Directory
 from txnctl.admin.admin_arguments import MAX_ROWS, number_of
@@ -21,7 +22,7 @@ from txnstore.store import MetadataStore
 from txnwire.errors import NameNotFound, TxnError
 from txnwire.names import validate_transaction_key
 from txnwire.ports import Clock
-from txnwire.serving import ANONYMOUS
+from txnwire.transport.serving import ANONYMOUS
 
 Arguments = Mapping[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import structlog
 
-from coordinator_v5 import kept_names
-from coordinator_v5.kept_names import Deleted, KeptName
+from coordinator_v5.naming import kept_names
+from coordinator_v5.naming.kept_names import Deleted, KeptName
 from coordinator_v5.queries import UnreadableRecord
 from txnctl.admin.admin_arguments import MAX_ROWS, number_of
 from txnctl.admin.admin_rows import unreadable_rows

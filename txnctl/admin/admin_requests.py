@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from segments.broker.broker_service import AdminAnswer
-from txnwire.calls import Handler, Peer
 from txnwire.errors import InvalidArgument
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.calls import Handler, Peer
 
 
 class AdminRequests:
-    """A `txnwire.calls.Service` over the `admin` mappings of the roles of this process."""
+    """A `txnwire.transport.calls.Service` over the `admin` mappings of the roles of this process."""
 
     def __init__(self) -> None:
         self._answers: dict[str, AdminAnswer] = {}

@@ -10,13 +10,13 @@ import msgspec
 from segments.controller.cut import Resolved, Tail
 from segments.layout.directory import Directory
 from segments.layout.layout_transitions import Seal
-from txnwire.calls import Caller
 from txnwire.errors import NotOwner
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.ports import Clock, Random, Transport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import PROTOCOL_VERSION
 from txnwire.tasks import cancel_all, errand
+from txnwire.transport.calls import Caller
 from txnwire.turns import in_turns
 
 CALL_TIMEOUT_S = 5.0

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from segments.log.retention import kept_ledgers
+from segments.log.ledgers.retention import kept_ledgers
 from txnctl.checking.doubtful import decided_since, doubtful
 from txnctl.checking.dropped_list import LOST_PART, DroppedList
 from txnctl.checking.missing import Shortfall, block_within, shortened, shortfalls, torn, within

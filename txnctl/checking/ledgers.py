@@ -9,8 +9,8 @@ from segments.layout.topology import Topology
 from segments.ledger.ledger import LedgerStore, Recovered
 from segments.ledger.ledger_evidence import REPAIR
 from segments.ledger.sidecars import decode_sidecar
-from segments.log.ledger_list import read_list
-from segments.log.retention import kept_ledgers
+from segments.log.ledgers.ledger_list import read_list
+from segments.log.ledgers.retention import kept_ledgers
 from txnctl.checking.missing import Shortfall, shortfalls
 from txnctl.checking.picture import Picture
 from txnctl.checking.rewound import OnDisk

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from segments.ledger.ledger_evidence import lies_beyond
-from segments.log.retention import kept_ledgers
+from segments.log.ledgers.retention import kept_ledgers
 from txnctl.checking.picture import Picture
 from txnctl.checking.rewound import OnDisk
 from txnstore import keys

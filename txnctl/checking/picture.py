@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from segments.layout.topology import Topology
-from segments.log.ledger_pages import ListPage, join, read_page
+from segments.log.ledgers.ledger_pages import ListPage, join, read_page
 from txnstore import keys, records
 from txnstore.access.paging import in_pages
 from txnstore.store import KeyValue, MetadataStore

@@ -15,8 +15,8 @@ import msgspec
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import encode_sidecar
-from segments.log.dedup_footer import covered_by
-from segments.log.ledger_pages import ListPage, cut
+from segments.log.ledgers.dedup_footer import covered_by
+from segments.log.ledgers.ledger_pages import ListPage, cut
 from txnctl.checking import raising
 from txnctl.checking.dropped_list import BEGUN_AFTER, DroppedList
 from txnctl.checking.dropping import SHOWN, Dropping, few

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from segments.layout.topology import ACTIVE
-from segments.log.retention import kept_ledgers
+from segments.log.ledgers.retention import kept_ledgers
 from txnctl.checking.picture import Picture
 from txnstore import keys, records
 from txnstore.records import NO_WRITER, LedgerInfo, LedgerRecord, TopicRecord, TxnSeq

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from txnctl.commands.beside import settings_beside
 from txnctl.commands.check import show_checked
-from txnctl.commands.output import Format, Output, cell, counted, say, show_json, show_rows
-from txnctl.commands.running import run
+from txnctl.commands.shared.beside import settings_beside
+from txnctl.commands.shared.output import Format, Output, cell, counted, say, show_json, show_rows
+from txnctl.commands.shared.running import run
 from txnctl.process import logs
 from txnctl.process.settings import load
 from txnwire.errors import DataCorrupt, InvalidArgument

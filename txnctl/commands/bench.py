@@ -16,12 +16,12 @@ import typer
 
 import txnclient
 from txnctl.bench.load import Call, CallLoad
-from txnctl.commands.asking import DEFAULT_URL, Url, connected
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, cell, say, show_json
-from txnctl.commands.running import run
-from txnctl.commands.typed import seconds as seconds_option
-from txnctl.commands.typed import size as size_option
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, connected
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, cell, say, show_json
+from txnctl.commands.shared.running import run
+from txnctl.commands.shared.typed import seconds as seconds_option
+from txnctl.commands.shared.typed import size as size_option
 from txnwire.clock import SystemClock
 
 app = group("Load on a running cluster: rates, percentiles, errors.")

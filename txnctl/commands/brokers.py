@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from txnctl.commands.asking import DEFAULT_URL, Url, asking
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, show_rows
-from txnctl.commands.running import run
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, asking
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, show_rows
+from txnctl.commands.shared.running import run
 
 app = group("Brokers: who is there and what each serves.")
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from txnctl.commands.beside import settings_beside
-from txnctl.commands.output import Format, Output, show_json
-from txnctl.commands.running import run
+from txnctl.commands.shared.beside import settings_beside
+from txnctl.commands.shared.output import Format, Output, show_json
+from txnctl.commands.shared.running import run
 from txnctl.process import logs
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, expect_yes
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, show_done, show_json, show_rows
-from txnctl.commands.running import run
-from txnwire.serving import ANONYMOUS
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, Yes, asking, expect_yes
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, show_done, show_json, show_rows
+from txnctl.commands.shared.running import run
+from txnwire.transport.serving import ANONYMOUS
 
 app = group("Transaction keys: who holds them, and taking one out of use.")
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, expect_yes
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, show_done, show_rows
-from txnctl.commands.running import run
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, Yes, asking, expect_yes
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, show_done, show_rows
+from txnctl.commands.shared.running import run
 from txnwire.errors import InvalidArgument, InvalidTxnState, NameNotFound
 
 app = group("Names of transactions: which are kept, and forgetting some.")

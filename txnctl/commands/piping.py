@@ -19,11 +19,11 @@ from typing import Annotated, Any
 import typer
 
 import txnclient
-from txnctl.commands.asking import DEFAULT_URL, Url, connected, start_of
-from txnctl.commands.lines import Input, PipedMessage, Splitter, as_json, parse, runs
-from txnctl.commands.output import Format, show_json
-from txnctl.commands.running import run
-from txnctl.commands.typed import seconds
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, connected, start_of
+from txnctl.commands.shared.lines import Input, PipedMessage, Splitter, as_json, parse, runs
+from txnctl.commands.shared.output import Format, show_json
+from txnctl.commands.shared.running import run
+from txnctl.commands.shared.typed import seconds
 from txnwire.errors import InvalidArgument, Timeout, TxnError
 
 CHUNK_MESSAGES = 1000

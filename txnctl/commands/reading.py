@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import typer
 
 import txnclient
-from txnclient.consuming.starts import StartArgument
-from txnctl.commands.asking import DEFAULT_URL, Url, connected, start_of
-from txnctl.commands.lines import as_json
-from txnctl.commands.output import Format, Output, show_json, show_rows
+from txnclient.consuming.places.starts import StartArgument
 from txnctl.commands.piping import IsolationOption, Null, Topic, write
-from txnctl.commands.running import run
-from txnctl.commands.typed import TIMES
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, connected, start_of
+from txnctl.commands.shared.lines import as_json
+from txnctl.commands.shared.output import Format, Output, show_json, show_rows
+from txnctl.commands.shared.running import run
+from txnctl.commands.shared.typed import TIMES
 from txnwire.errors import InvalidArgument, TxnError
 from txnwire.ids import Position, TxnId
 from txnwire.snapshot import SegmentBounds

@@ -8,9 +8,9 @@ import msgspec
 import typer
 
 from txnclient.reading.snapshot import Snapshot
-from txnctl.commands.asking import DEFAULT_URL, Url, connected
-from txnctl.commands.output import Format, Output, say, show_json, show_rows
-from txnctl.commands.running import run
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, connected
+from txnctl.commands.shared.output import Format, Output, say, show_json, show_rows
+from txnctl.commands.shared.running import run
 
 
 def snapshot(

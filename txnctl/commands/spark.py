@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txnctl.commands.asking import DEFAULT_URL, Asking, Url, asking
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, cell, say, show_json, show_rows
-from txnctl.commands.running import run
+from txnctl.commands.shared.asking import DEFAULT_URL, Asking, Url, asking
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, cell, say, show_json, show_rows
+from txnctl.commands.shared.running import run
 from txnwire.errors import DataCorrupt, InvalidArgument, TxnNotFound
 
 if TYPE_CHECKING:

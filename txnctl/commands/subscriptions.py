@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes, start_of
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, cell, counted, show_done, show_json, show_rows
 from txnctl.commands.piping import SubscriptionKind
-from txnctl.commands.running import run
-from txnctl.commands.typed import TIMES
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes, start_of
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, cell, counted, show_done, show_json, show_rows
+from txnctl.commands.shared.running import run
+from txnctl.commands.shared.typed import TIMES
 from txnwire.errors import NotAllowed
 
 app = group("Subscriptions, their consumers and what they have not acked.")

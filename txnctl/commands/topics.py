@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from txnclient.connection.topic_layout import TopicLayout
-from txnctl.commands.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes
-from txnctl.commands.drawing import draw
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, counted, say, show_done, show_json, show_rows
-from txnctl.commands.running import run
-from txnctl.commands.typed import milliseconds, size
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, Yes, asking, connected, expect_yes
+from txnctl.commands.shared.drawing import draw
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, counted, say, show_done, show_json, show_rows
+from txnctl.commands.shared.running import run
+from txnctl.commands.shared.typed import milliseconds, size
 from txnctl.process.amounts import seconds_of, size_of
 from txnwire.errors import InvalidArgument
 from txnwire.names import SEGMENT_SCHEME

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from txnctl.commands.asking import DEFAULT_URL, Url, asking
-from txnctl.commands.groups import group
-from txnctl.commands.output import Format, Output, cell, printable, say, show_done, show_json, show_rows
-from txnctl.commands.running import run
-from txnctl.commands.typed import seconds
+from txnctl.commands.shared.asking import DEFAULT_URL, Url, asking
+from txnctl.commands.shared.groups import group
+from txnctl.commands.shared.output import Format, Output, cell, printable, say, show_done, show_json, show_rows
+from txnctl.commands.shared.running import run
+from txnctl.commands.shared.typed import seconds
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import txnclient
-from txnctl.commands.asking import Asking
+from txnctl.commands.shared.asking import Asking
 from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.waits import Waits
 from txnctl.launch.dev import DevCluster

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from rich.console import Console
 
 import txnclient
-from txnctl.commands.asking import asking
+from txnctl.commands.shared.asking import asking
 from txnctl.demo.changes import JobProgress, Pause
 from txnctl.demo.flights import FLIGHTS, Flight, read_flights
 from txnctl.demo.frame import BROKERS, Terminal, cluster_settings

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 import txnclient
-from txnctl.commands.asking import asking
+from txnctl.commands.shared.asking import asking
 from txnctl.demo.course import CourseSettings, DemoCourse
 from txnctl.demo.demo_faults import DemoFaults
 from txnctl.demo.flights import FLIGHTS, OUTCOMES, TALLIES

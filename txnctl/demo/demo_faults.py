@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import txnclient
-from txnctl.commands.asking import Asking, asking
+from txnctl.commands.shared.asking import Asking, asking
 from txnctl.demo.changes import Changes, JobProgress, Pause, Say
 from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.journal import BEGUN, read_journal

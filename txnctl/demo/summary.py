@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from txnctl.commands.drawing import draw
+from txnctl.commands.shared.drawing import draw
 from txnctl.demo.changes import LEASE_TTL_S, TAKE_OVER
 from txnctl.demo.course import CourseReport
 from txnctl.demo.journal import ABORTED, COMMITTED, JournalLine

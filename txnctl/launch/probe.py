@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from txnwire.calls import Caller
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import Timeout, TxnError
-from txnwire.grpc_transport import GrpcTransport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import PROTOCOL_VERSION
+from txnwire.transport.calls import Caller
+from txnwire.transport.grpc_transport import GrpcTransport
 
 POLL_S = 0.1
 

@@ -28,8 +28,8 @@ from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.records import Incarnation
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import InternalError
-from txnwire.grpc_transport import GrpcTransport
 from txnwire.tasks import restarted
+from txnwire.transport.grpc_transport import GrpcTransport
 
 log = structlog.get_logger()
 

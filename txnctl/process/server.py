@@ -40,10 +40,10 @@ from txnctl.process.settings import ServerSettings
 from txnctl.process.sweeper import Maintainer, SweeperSettings
 from txnstore.access.store_client import StoreClient
 from txnstore.cluster_clock import ClusterClock
-from txnwire.calls import Service, serve_connection
 from txnwire.errors import InternalError, Overloaded, TxnError
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
 from txnwire.tasks import Tasks, errand, restarted
+from txnwire.transport.calls import Service, serve_connection
 
 log = structlog.get_logger()
 

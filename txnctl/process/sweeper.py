@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from coordinator_v5.name_expiry import NameExpiry
+from coordinator_v5.naming.name_expiry import NameExpiry
 from coordinator_v5.settings import NameSettings
 from txnctl.metrics.statistics import Census, NamesOfNamespace, SweeperStatistics
 from txnstore import keys

@@ -20,8 +20,8 @@ from txnstore.etcd.releases import check_release
 from txnstore.etcd.settings import EtcdSettings
 from txnstore.store import Compacted
 from txnwire.errors import InvalidArgument, StoreUnavailable
-from txnwire.grpc_transport import TlsFiles, open_channel
 from txnwire.ports import Clock
+from txnwire.transport.grpc_transport import TlsFiles, open_channel
 
 _POLL_S: Final = 0.02
 _RANGE: Final = "/etcdserverpb.KV/Range"

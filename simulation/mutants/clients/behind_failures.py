@@ -376,7 +376,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unanswered-window-holds-the-rest",
         rule="what waits behind a window of entries whose time is up goes on, or ends, too",
         section="§11",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="            self._write()  # ▲ C6",
         new="            pass  # ▲ C6",
         tests=(
@@ -389,7 +389,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="sent-behind-its-time",
         rule="an entry whose time is up before it was written is not written any more",
         section="§11",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="(first := outbox.waiting_first) is not None and first.deadline.passed",
         new="False",
         tests=(f"{TIME_UP}test_what_waits_behind_a_full_window_until_its_time_is_up_is_not_sent_any_more",),
@@ -421,11 +421,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="moves-go-on-behind-their-end",
         rule="a consumer that closes ends its moves of dead letters before it closes their producers",
         section="§11",
-        file="txnclient/consuming/dead_letters.py",
+        file="txnclient/consuming/feeds/dead_letters.py",
         old="                self._task.cancel()\n                await asyncio.wait((self._task,))\n",
         new="                pass\n",
         tests=(
-            f"{CLIENT}consuming/test_dead_letters_at_the_end.py::"
+            f"{CLIENT}consuming/feeds/test_dead_letters_at_the_end.py::"
             "test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consumer",
         ),
         why_tests=NOT_JUDGED,
@@ -447,7 +447,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="late-opening-stays",
         rule="a producer that is not open in time is closed",
         section="§7",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="            (self.close if isinstance(error, Timeout) else self._detach)()",
         new="            self._detach()",
         tests=(f"{TIME_UP}test_what_was_not_opened_in_time_is_closed",),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
-QUEUES = "tests/segments/subscription/test_delivered_later.py::"
+QUEUES = "tests/segments/subscription/queueing/test_delivered_later.py::"
 SENDS = "tests/txnclient/producing/test_delivered_later.py::"
-QUEUE = "segments/subscription/queue.py"
+QUEUE = "segments/subscription/queueing/queue.py"
 SHELL = "segments/subscription/queue_subscription.py"
 FEW = "times are judged in every fourth run"
 FULL = "a cursor is full in no seed"
@@ -96,7 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="one-time-for-a-whole-batch",
         rule="messages of different times share no entry",
         section="§8",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old=" and batch.deliver_at_ms == deliver_at_ms",
         new="",
         tests=(f"{SENDS}test_what_is_sent_in_one_go_comes_each_at_its_own_time",),
@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="divided-batch-forgets-its-time",
         rule="the parts of a batch whose segment was split keep its time",
         section="§8",
-        file="txnclient/producing/batches.py",
+        file="txnclient/producing/channels/batches.py",
         old="            part.deliver_at_ms = self.deliver_at_ms\n",
         new="            pass\n",
         tests=(f"{SENDS}test_the_time_stays_with_the_parts_of_a_batch_that_is_divided",),

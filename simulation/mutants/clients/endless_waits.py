@@ -11,8 +11,8 @@ CLOSED_LINKS = f"{CLIENT}connection/test_closed_links.py::"
 TIME_UP = f"{CLIENT}producing/test_time_up.py::"
 ELSEWHERE = f"{CLIENT}transactions/test_ends_elsewhere.py::"
 SILENT = f"{CLIENT}connection/test_silent_servers.py::"
-LETTERS = f"{CLIENT}consuming/test_dead_letters_at_the_end.py::"
-DELETED = f"{CLIENT}consuming/test_dead_letters_of_deleted_topics.py::"
+LETTERS = f"{CLIENT}consuming/feeds/test_dead_letters_at_the_end.py::"
+DELETED = f"{CLIENT}consuming/feeds/test_dead_letters_of_deleted_topics.py::"
 PATTERN = f"{CLIENT}consuming/test_topic_pattern.py::"
 
 NO_CLOSE = "a simulated client makes no call while it closes"
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="late-sends-wait-for-room",
         rule="what waits for room on a busy connection fails once its time is up",
         section="§11",
-        file="txnclient/producing/room_on_link.py",
+        file="txnclient/producing/channels/room_on_link.py",
         old="        if left_s is not None and self._timer is None:  # what was given up may have begun another look\n",
         new="        if False:\n",
         tests=(f"{TIME_UP}test_sends_behind_a_busy_connection_end_though_their_broker_reads_nothing",),
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="room-of-a-former-owner-awaited",
         rule="who waits for room waits for the connection that it writes to now",
         section="§11",
-        file="txnclient/producing/room_on_link.py",
+        file="txnclient/producing/channels/room_on_link.py",
         old="        if self._link is not link:\n            self._link = link\n",
         new="        if self._link is None:\n            self._link = link\n",
         tests=(
@@ -141,7 +141,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="consumer-stays-at-former-owner",
         rule="who consumes leaves an owner that says nothing once another one serves the segment",
         section="§11",
-        file="txnclient/consuming/feed.py",
+        file="txnclient/consuming/feeds/feed.py",
         old="        self._moved = MovedSegment(session, self.segment, link, self._leave_broker)\n",
         new="",
         tests=(f"{SILENT}test_who_is_at_an_owner_that_hangs_turns_to_the_next_one",),
@@ -151,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="producer-stays-at-former-owner",
         rule="a producer leaves an owner that says nothing once another one serves the segment",
         section="§11",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="        self._moved = MovedSegment(session, self.segment, link, self._open_elsewhere)\n",
         new="        self._moved = MovedSegment(session, self.segment, link, int)\n",
         tests=(f"{SILENT}test_who_is_at_an_owner_that_hangs_turns_to_the_next_one",),
@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="deleted-dead-letter-topic-ends-workers",
         rule="a consumer goes on where the topic of its dead letters, or of one of them, is deleted",
         section="§11",
-        file="txnclient/consuming/dead_letters.py",
+        file="txnclient/consuming/feeds/dead_letters.py",
         old="MessageTooLarge, TopicNotFound, SubscriptionNotFound, OutcomeUnknown)\n",
         new="MessageTooLarge, OutcomeUnknown)\n",
         tests=(

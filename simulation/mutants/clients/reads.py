@@ -13,7 +13,7 @@ MUTANTS = (
         old='if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:',
         new='if self._end == "latest" and self._isolation != self._isolation:',
         tests=(
-            "tests/test_reader_cuts.py::test_a_read_to_latest_holds_each_transaction_whole_however_late_an_owner_hears",
+            "tests/reads/test_reader_cuts.py::test_a_read_to_latest_holds_each_transaction_whole_however_late_an_owner_hears",
         ),
         why_tests="an owner that lags just as somebody reads to latest is seldom met by the few reads of a seed",
     ),
@@ -46,11 +46,11 @@ MUTANTS = (
         name="deliveries-forgotten",
         rule="what a client opens is no older than what it was delivered",
         section="§10",
-        file="txnclient/consuming/feed.py",
+        file="txnclient/consuming/feeds/feed.py",
         old="        self._session.told(deliver.revision)\n",
         new="        self._session.told(0 * deliver.revision)\n",
         tests=(
-            "tests/test_reader_cuts.py::test_what_a_client_was_delivered_is_in_whatever_it_opens_next",
+            "tests/reads/test_reader_cuts.py::test_what_a_client_was_delivered_is_in_whatever_it_opens_next",
             "tests/txnclient/reading/test_reader_cuts.py::"
             "test_a_delivery_and_a_revision_handed_over_count_for_what_is_opened_next",
         ),
@@ -60,11 +60,11 @@ MUTANTS = (
         name="trim-through-empty-ledger",
         rule="a read that ended at the last entry that was trimmed has missed nothing",
         section="§8",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old="if one.ledger_id < first_kept and one.closed_length]",
         new="if one.ledger_id < first_kept]",
         tests=(
-            "tests/segments/log/test_trimming.py::test_an_empty_ledger_behind_what_is_trimmed_is_not_counted_as_lost",
+            "tests/segments/log/ledgers/test_trimming.py::test_an_empty_ledger_behind_what_is_trimmed_is_not_counted_as_lost",
         ),
         why_tests="not looked for with seeds: an owner has to be restarted with nothing sent, and all of it trimmed",
     ),

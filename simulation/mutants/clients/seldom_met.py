@@ -98,21 +98,21 @@ MUTANTS: tuple[Mutant, ...] = (
         name="exempt-for-one-look",
         rule="a message on its way to the dead letters is not late, however long that takes",
         section="§11",
-        file="txnclient/consuming/ack_timeouts.py",
+        file="txnclient/consuming/feeds/ack_timeouts.py",
         old=("                    exempt[entry] = self._exempt[entry]\n                    bits &= ~exempt[entry]\n"),
         new="                    bits &= ~self._exempt[entry]\n",
-        tests=("tests/txnclient/consuming/test_ack_timeouts.py::test_what_goes_to_the_dead_letters_is_not_late",),
+        tests=("tests/txnclient/consuming/feeds/test_ack_timeouts.py::test_what_goes_to_the_dead_letters_is_not_late",),
         why_tests=UNTRIED_HERE,
     ),
     Mutant(
         name="once-in-vain-always-in-vain",
         rule="an application that got what it asked for has not asked in vain",
         section="§11",
-        file="txnclient/consuming/pace.py",
+        file="txnclient/consuming/feeds/pace.py",
         old=("        self._taken += count\n        self._in_vain = False\n"),
         new="        self._taken += count\n",
         tests=(
-            "tests/txnclient/consuming/test_pace.py::"
+            "tests/txnclient/consuming/feeds/test_pace.py::"
             "test_an_application_that_got_what_it_asked_for_has_not_asked_in_vain",
         ),
         why_tests=UNTRIED_HERE,
@@ -121,11 +121,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unsent-ack-left-to-the-abort",
         rule="a message whose ack in a transaction never left is given back (A4)",
         section="§11",
-        file="txnclient/consuming/acks.py",
+        file="txnclient/consuming/feeds/acks.py",
         old="if txn is None or not batch.sent:  # a",
         new="if txn is None:  # a",
         tests=(
-            "tests/txnclient/consuming/test_queue_consumer.py::"
+            "tests/txnclient/consuming/feeds/test_queue_consumer.py::"
             "test_an_ack_in_a_transaction_that_never_left_gives_its_message_back",
         ),
         why_tests=UNTRIED_HERE,
@@ -134,11 +134,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="withdrawn-acks-keep-a-segment",
         rule="a segment is left as soon as an abort has withdrawn its last acks",
         section="§11",
-        file="txnclient/consuming/acks.py",
+        file="txnclient/consuming/feeds/acks.py",
         old=("        txn.finished(None)\n        self._check_answered()\n"),
         new="        txn.finished(None)\n",
         tests=(
-            "tests/txnclient/consuming/test_consumer_acks.py::"
+            "tests/txnclient/consuming/feeds/test_consumer_acks.py::"
             "test_an_abort_that_withdraws_the_last_acks_lets_a_segment_be_left_at_once",
         ),
         why_tests=UNTRIED_HERE,
@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-move-keeps-permits",
         rule="the permits of dead letters that could not be moved come back",
         section="§11",
-        file="txnclient/consuming/dead_letters.py",
+        file="txnclient/consuming/feeds/dead_letters.py",
         old=(
             "                    await self._move(holder, messages)\n"
             "                except TxnError as error:\n"
@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                self._waiting.popleft()"
         ),
         tests=(
-            "tests/txnclient/consuming/test_dead_letters.py::"
+            "tests/txnclient/consuming/feeds/test_dead_letters.py::"
             "test_all_permits_of_a_batch_that_could_not_be_moved_come_back",
         ),
         why_tests=UNTRIED_HERE,
@@ -214,10 +214,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="no-time-out-behind-a-time-out",
         rule="requests behind one that timed out time out too (C6)",
         section="§11",
-        file="txnwire/calls.py",
+        file="txnwire/transport/calls.py",
         old="        self._due = math.inf\n        self._sweep_timer = None\n",
         new="        self._sweep_timer = None\n",
-        tests=("tests/txnwire/test_calls.py::test_requests_behind_one_that_timed_out_time_out_too",),
+        tests=("tests/txnwire/transport/test_calls.py::test_requests_behind_one_that_timed_out_time_out_too",),
         why_tests=UNTRIED_HERE,
     ),
 )

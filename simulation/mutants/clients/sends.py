@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="commits-a-cancelled-future",
         rule="a future that its sender cancels leaves its transaction only able to abort (C1)",
         section="§6",
-        file="txnclient/producing/batches.py",
+        file="txnclient/producing/channels/batches.py",
         old='                self.txn.failed(cancelled_in(self.txn, "a send"))',
         new='                cancelled_in(self.txn, "a send")',
         tests=(CARELESS + "test_c1_a_send_that_is_cancelled_leaves_its_transaction_only_able_to_abort",),
@@ -148,7 +148,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="an-abort-cancels-who-waits",
         rule="what an abort withdraws fails, or a group of tasks would end without an error",
         section="§6",
-        file="txnclient/producing/batches.py",
+        file="txnclient/producing/channels/batches.py",
         old=(
             "                future.set_exception(again(error))\n"
             "                future.exception()  # the caller that ended the transaction knows"
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="withdrawn-is-stored",
         rule="the highest sequence id that is stored is not that of something withdrawn",
         section="§7",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="        self._settled(batch, None, stored=False)",
         new="        self._settled(batch, None, stored=True)",
         tests=(LOST_SENDS + "test_what_is_withdrawn_is_not_taken_for_stored",),
@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ids-keep-what-was-sent",
         rule="the ids of a bulk send keep nothing of its messages",
         section="§7",
-        file="txnclient/producing/batches.py",
+        file="txnclient/producing/channels/batches.py",
         old='        self.entry = b""\n        self._columns = None\n',
         new="        self._places = self._places\n",
         tests=(CARELESS + "test_the_ids_of_a_bulk_send_do_not_keep_what_was_sent",),
@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        self._lingering.over(batch)\n        batch.ended()\n",
         new="        batch.ended()\n",
         tests=(
-            "tests/txnclient/producing/test_lingering.py::"
+            "tests/txnclient/producing/channels/test_lingering.py::"
             "test_stored_messages_are_not_kept_until_their_batches_would_have_been_due",
         ),
         why_tests="no judge looks at a client's memory",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 LAG = "tests/segments/subscription/test_lag.py::"
-COUNTS = "tests/segments/log/test_message_counts.py::"
-POSITIONS = "tests/txnclient/consuming/test_positions.py::"
+COUNTS = "tests/segments/log/ledgers/test_message_counts.py::"
+POSITIONS = "tests/txnclient/consuming/places/test_positions.py::"
 PATTERNS = "tests/txnclient/consuming/test_topic_pattern.py::"
 PAUSES = "tests/txnclient/consuming/test_pauses.py::"
 WRONG = "tests/txnclient/test_wrong_arguments.py::test_wrong_arguments_are_refused_in_words_that_name_them"
 LAYOUTS = "tests/txnclient/reading/test_reader_layouts.py::"
-FORMER = "tests/test_snapshots.py::test_a_snapshot_of_a_topic_that_was_made_again_is_refused_at_once"
+FORMER = "tests/reads/test_snapshots.py::test_a_snapshot_of_a_topic_that_was_made_again_is_refused_at_once"
 NOT_DELETED = "the few seeds that delete a topic have no reader of it just then"
 NOT_WRONG = "no seed calls with wrong arguments"
 NOT_ASKED = "not looked for with seeds, of which none asks for positions"
@@ -21,7 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unconfirmed-counted",
         rule="no entry counts for a lag before it is confirmed",
         section="§8",
-        file="segments/log/message_counts.py",
+        file="segments/log/ledgers/message_counts.py",
         old="        full = part.low == 0 and part.high == STEP\n",
         new="        full = part.low == 0\n",
         tests=(COUNTS + "test_what_is_not_confirmed_is_not_counted",),
@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-appends-counted",
         rule="an append that failed is not in the sums of its ledger",
         section="§8",
-        file="segments/log/message_counts.py",
+        file="segments/log/ledgers/message_counts.py",
         old="if length is None or block * STEP + STEP <= length\n",
         new="if length is None or block * STEP <= length\n",
         tests=(COUNTS + "test_a_block_that_failed_appends_had_filled_is_no_sum",),
@@ -44,14 +44,14 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnctl/admin/admin_lags.py",
         old="        return dict.fromkeys(LAG_FIELDS)\n",
         new="        return dict.fromkeys(LAG_FIELDS, 0)\n",
-        tests=("tests/txnclient/consuming/test_lag.py::test_a_segment_without_an_owner_is_not_known",),
+        tests=("tests/txnclient/consuming/places/test_lag.py::test_a_segment_without_an_owner_is_not_known",),
         why_tests=NOT_ASKED,
     ),
     Mutant(
         name="positions-of-another-life",
         rule="positions of a deleted topic of the name are refused before anything moves",
         section="§8",
-        file="txnclient/consuming/positions.py",
+        file="txnclient/consuming/places/positions.py",
         old="            _check_life(found, layout)\n",
         new="            pass\n",
         tests=(POSITIONS + "test_positions_of_a_topic_that_was_deleted_and_made_again_are_refused",),
@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="positions-in-an-older-layout",
         rule="positions are read against a layout no older than theirs",
         section="§8",
-        file="txnclient/consuming/positions.py",
+        file="txnclient/consuming/places/positions.py",
         old="if layout.is_another(found.life) or layout.epoch >= found.epoch:",
         new="if layout.is_another(found.life) or layout.epoch >= 0:",
         tests=(POSITIONS + "test_positions_wait_for_a_layout_as_new_as_theirs",),
@@ -148,11 +148,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="closing-consumer-hands-out",
         rule="a consumer that closes hands out nothing more while it moves dead letters",
         section="§8",
-        file="txnclient/consuming/receiver.py",
+        file="txnclient/consuming/feeds/receiver.py",
         old="        if source.paused or self._closed:\n",
         new="        if source.paused:\n",
         tests=(
-            "tests/txnclient/consuming/test_dead_letters_at_the_end.py::"
+            "tests/txnclient/consuming/feeds/test_dead_letters_at_the_end.py::"
             "test_a_consumer_that_closes_behind_a_move_hands_out_nothing_more",
         ),
         why_tests="no seed receives from a consumer that it closes",
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="fraction-of-a-prefetch",
         rule="a prefetch that is no whole number is refused at the opening",
         section="§11",
-        file="txnclient/consuming/starts.py",
+        file="txnclient/consuming/places/starts.py",
         old="    if not isinstance(value, SupportsIndex) or value.__index__() < least:\n",
         new="    if not isinstance(value, int | float) or value < least:\n",
         tests=(WRONG,),
@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="times-beyond-the-wire",
         rule="a start by a time that no message can have is refused in words",
         section="§11",
-        file="txnclient/consuming/starts.py",
+        file="txnclient/consuming/places/starts.py",
         old=" and 0 < start <= MAX_TIME_MS:\n",
         new=" and 0 < start:\n",
         tests=(WRONG,),
@@ -181,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="positions-beyond-the-wire",
         rule="positions with numbers that no position has are refused where they are read",
         section="§8",
-        file="txnclient/consuming/positions.py",
+        file="txnclient/consuming/places/positions.py",
         old="type(number) is not int or not 0 <= number <= MAX_ID for",
         new="type(number) is not int or number < 0 for",
         tests=(POSITIONS + "test_they_are_kept_as_text",),
@@ -217,11 +217,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="given-back-bit-by-bit",
         rule="giving back all messages of a large entry takes no longer than once through it",
         section="§8",
-        file="txnclient/consuming/inbox.py",
+        file="txnclient/consuming/feeds/inbox.py",
         old="        for entry, bits in by_entry(messages):\n",
         new="        for entry, bits in ((one.entry, 1 << one.index) for one in messages):\n",
         tests=(
-            "tests/txnclient/consuming/test_queue_inbox.py::test_many_messages_of_one_entry_are_given_back_together",
+            "tests/txnclient/consuming/feeds/test_queue_inbox.py::test_many_messages_of_one_entry_are_given_back_together",
         ),
         why_tests="virtual time does not show it",
     ),
@@ -229,11 +229,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="pieces-of-any-number",
         rule="pieces of a value that disagree about their number are told as damage",
         section="§11",
-        file="txnclient/consuming/pieces.py",
+        file="txnclient/consuming/received/pieces.py",
         old="        elif not self._in_order and value.pieces != piece.pieces:\n",
         new="        elif value.pieces < 0:\n",
         tests=(
-            "tests/txnclient/consuming/test_pieces.py::"
+            "tests/txnclient/consuming/received/test_pieces.py::"
             "test_pieces_of_a_queue_that_disagree_about_their_number_are_damage",
         ),
         why_tests="its producers send what they should",
@@ -272,11 +272,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unknown-copy-ends-a-worker",
         rule="a move to the dead letters whose copy nobody knows of fails alone",
         section="§8",
-        file="txnclient/consuming/dead_letters.py",
+        file="txnclient/consuming/feeds/dead_letters.py",
         old="TopicNotFound, SubscriptionNotFound, OutcomeUnknown)\n",
         new="TopicNotFound, SubscriptionNotFound)\n",
         tests=(
-            "tests/txnclient/consuming/test_dead_letters_at_the_end.py::"
+            "tests/txnclient/consuming/feeds/test_dead_letters_at_the_end.py::"
             "test_a_copy_of_which_nobody_knows_fails_its_move_alone",
         ),
         why_tests="no seed empties a segment of dead letters while one is on its way there",
@@ -288,7 +288,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/reading/entries.py",
         old="                _check_life(session, path, life)\n",
         new="                pass\n",
-        tests=("tests/test_read_entries.py::test_a_scan_of_a_deleted_topic_does_not_look_done",),
+        tests=("tests/reads/test_read_entries.py::test_a_scan_of_a_deleted_topic_does_not_look_done",),
         why_tests=NOT_DELETED,
     ),
     Mutant(

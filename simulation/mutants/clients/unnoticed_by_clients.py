@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 ANNOUNCING = "tests/txnclient/transactions/test_announcing.py::"
-CONSUMER_ACKS = "tests/txnclient/consuming/test_consumer_acks.py::"
+CONSUMER_ACKS = "tests/txnclient/consuming/feeds/test_consumer_acks.py::"
 WAITING_FOR_ROOM = "tests/txnclient/producing/test_waiting_for_room.py::"
 
 CLIENT = "tests/txnclient/"
@@ -19,11 +19,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="whole-values-keep-their-room",
         rule="large values that are whole or given up take no room from those that come (A7)",
         section="§11",
-        file="txnclient/consuming/pieces.py",
+        file="txnclient/consuming/received/pieces.py",
         old="        self._bytes -= value.bytes\n",
         new="",
         tests=(
-            f"{CLIENT}consuming/test_pieces.py::test_values_that_are_whole_or_given_up_leave_their_room_to_those_that_come",
+            f"{CLIENT}consuming/received/test_pieces.py::test_values_that_are_whole_or_given_up_leave_their_room_to_those_that_come",
         ),
         why_tests="no simulated history has 512 MiB of large values in one segment",
     ),
@@ -66,17 +66,19 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a-later-loss-hides-an-earlier-one",
         rule="no transaction acks cumulatively over what was lost first, when more of its segment is lost later (P2)",
         section="§6",
-        file="txnclient/consuming/delivered.py",
+        file="txnclient/consuming/received/delivered.py",
         old="        self._lost[segment] = min(place, self._lost.get(segment, place))\n",
         new="        self._lost[segment] = place\n",
-        tests=(f"{CLIENT}consuming/test_delivered.py::test_p2_what_is_lost_again_does_not_hide_what_was_lost_before",),
+        tests=(
+            f"{CLIENT}consuming/received/test_delivered.py::test_p2_what_is_lost_again_does_not_hide_what_was_lost_before",
+        ),
         why_tests=UNTRIED,
     ),
     Mutant(
         name="acks-that-have-not-left-hang",
         rule="closing a consumer fails acks that have not left yet, too",
         section="§11",
-        file="txnclient/consuming/acks.py",
+        file="txnclient/consuming/feeds/acks.py",
         old="        for batch in [*gathered.values(), *self._unanswered]:\n",
         new="        for batch in list(self._unanswered):\n",
         tests=(CONSUMER_ACKS + "test_closing_fails_acks_that_have_not_left_yet",),
@@ -164,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="late-news-of-a-former-topic-believed",
         rule="a consumer of the next topic of a name goes on when its client hears of the former one's deletion late",
         section="§8",
-        file="txnclient/consuming/feed.py",
+        file="txnclient/consuming/feeds/feed.py",
         old="(directory.known_layout(topic) is not None or heard_late)",
         new="directory.known_layout(topic) is not None",
         tests=(
@@ -177,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="own-deletion-taken-for-a-former-one",
         rule="a consumer is told that its own topic was deleted",
         section="§8",
-        file="txnclient/consuming/feed.py",
+        file="txnclient/consuming/feeds/feed.py",
         old="0 < directory.absent_through(topic) < self._life()",
         new="0 < directory.absent_through(topic) <= self._life()",
         tests=(f"{CLIENT}test_deleted_topics.py::test_a_consumer_is_told_that_its_own_topic_was_deleted",),

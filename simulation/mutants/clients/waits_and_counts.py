@@ -7,7 +7,7 @@ from simulation.mutants.mutant import Mutant
 
 WAITING_FOR_ROOM = "tests/txnclient/producing/test_waiting_for_room.py::"
 
-INBOX = "tests/txnclient/consuming/test_inbox.py::"
+INBOX = "tests/txnclient/consuming/feeds/test_inbox.py::"
 OFFSETS = "tests/spark/shared/test_offsets.py::"
 NO_SEEDS = "not looked for with seeds: nothing wrong is read, somebody waits or lacks something"
 NO_SPARK = "the simulation has no Spark"
@@ -43,7 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ownerless-acks-without-deadline",
         rule="an ack that is made while its segment has no owner ends by its timeout",
         section="§8",
-        file="txnclient/consuming/acks.py",
+        file="txnclient/consuming/feeds/acks.py",
         old="            self._retry_later()  # sent when attached again; until then only its deadline is checked\n",
         new="",
         tests=(
@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="held-copies-eat-permits",
         rule="copies of what the application holds give their permits back",
         section="§8",
-        file="txnclient/consuming/inbox.py",
+        file="txnclient/consuming/feeds/inbox.py",
         old="            self._spent += held.bit_count()\n",
         new="",
         tests=(INBOX + "test_copies_of_what_is_held_give_their_permits_back",),
@@ -76,17 +76,17 @@ MUTANTS: tuple[Mutant, ...] = (
         name="dead-letters-settle-one",
         rule="all permits of a batch that went to the dead letters come back",
         section="§8",
-        file="txnclient/consuming/dead_letters.py",
+        file="txnclient/consuming/feeds/dead_letters.py",
         old="holder.settled(len(messages))",
         new="holder.settled(1)",
-        tests=("tests/txnclient/consuming/test_dead_letters.py::test_all_permits_of_a_dead_batch_come_back",),
+        tests=("tests/txnclient/consuming/feeds/test_dead_letters.py::test_all_permits_of_a_dead_batch_come_back",),
         why_tests=NO_SEEDS,
     ),
     Mutant(
         name="held-not-inherited",
         rule="what an open transaction holds back in a segment holds back all that came of it (S7)",
         section="§8",
-        file="txnclient/consuming/reader_ends.py",
+        file="txnclient/consuming/places/reader_ends.py",
         old="        if behind_held or reach.held:",
         new="        if reach.held:",
         tests=(

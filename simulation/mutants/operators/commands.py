@@ -159,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="first-address-alone",
         rule="a command asks the next server where the first is down",
         section="§11",
-        file="txnctl/commands/asking.py",
+        file="txnctl/commands/shared/asking.py",
         old="    for address in addresses_of(url):\n",
         new="    for address in addresses_of(url)[:1]:\n",
         tests=(
@@ -171,11 +171,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="splitter-adds-up",
         rule="lines that are cut on their way do not add up to one that is too long",
         section="§11",
-        file="txnctl/commands/lines.py",
+        file="txnctl/commands/shared/lines.py",
         old="        self._parts, self._size = [], 0\n",
         new="        self._parts = []\n",
         tests=(
-            "tests/txnctl/commands/test_lines.py::"
+            "tests/txnctl/commands/shared/test_lines.py::"
             "test_lines_that_are_cut_on_their_way_do_not_add_up_to_one_that_is_too_long",
         ),
         why_tests=NO_COMMANDS,

@@ -180,7 +180,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "names-that-rule-the-terminal",
         "free text of clients stays in its cell",
-        "txnctl/commands/output.py",
+        "txnctl/commands/shared/output.py",
         "printable(msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value))",
         "msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value)",
         f"{STRANGE}free_text_of_clients_stays_in_its_cell",
@@ -188,7 +188,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "properties-that-rule-the-terminal",
         "properties of messages stay in their cell, too",
-        "txnctl/commands/output.py",
+        "txnctl/commands/shared/output.py",
         "printable(msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value))",
         "msgspec.json.encode(value).decode() if isinstance(value, Mapping) else printable(str(value))",
         f"{STRANGE}properties_stay_in_their_cell_like_names",

@@ -191,11 +191,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="keyed-begin-behind-the-loss-is-nobody-s",
         rule="a keyed begin that is answered once its coordinator id was lost stays its client's (K7)",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="        if txn.tc.lost:\n            state.sessions.dropped(txn)\n",
         new="",
         tests=(
-            "tests/coordinator_v5/test_keyed_losses.py::"
+            "tests/coordinator_v5/naming/test_keyed_losses.py::"
             "test_k7_a_keyed_begin_that_is_answered_once_its_id_was_lost_stays_its_client_s",
         ),
         why_tests="the simulation seldom loses an id within a begin",
@@ -204,11 +204,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="held-at-a-seek-not-heard-of",
         rule="behind a seek of which only the next attach tells, all that is not acked comes again",
         section="§7",
-        file="txnclient/consuming/feed.py",
+        file="txnclient/consuming/feeds/feed.py",
         old="            self._inbox.sought()\n",
         new="            pass\n",
         tests=(
-            "tests/txnclient/consuming/test_lost_closes.py::"
+            "tests/txnclient/consuming/feeds/test_lost_closes.py::"
             "test_behind_a_seek_that_only_the_next_attach_tells_of_what_is_held_comes_again",
         ),
         why_tests="a close seldom gets lost with its connection",

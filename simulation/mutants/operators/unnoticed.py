@@ -11,11 +11,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="reconnected-producer-idles",
         rule="a producer that has reconnected is not idle, however long it is silent then (L7)",
         section="§7",
-        file="segments/log/dedup.py",
+        file="segments/log/sends/dedup.py",
         old="        self._idling.pop((name, incarnation), None)\n",
         new="",
         tests=(
-            "tests/segments/log/test_dedup.py::"
+            "tests/segments/log/sends/test_dedup.py::"
             "test_l7_a_producer_that_has_reconnected_is_known_however_long_it_is_silent_then",
         ),
         why_tests=ALONE,
@@ -37,11 +37,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-thrice-forgotten",
         rule="headers whose collection was refused several times in a row stay in line",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old="        for counter, seen in batch.items():\n            tc.finals.setdefault(counter, seen)\n",
         new="",
         tests=(
-            "tests/coordinator_v5/test_collection.py::"
+            "tests/coordinator_v5/background/test_collection.py::"
             "test_what_others_refuse_again_and_again_by_raising_the_horizon_is_collected_in_the_next_round",
         ),
         why_tests=ALONE,
@@ -70,10 +70,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="event-time-lost-in-bulk",
         rule="a message that is given an event time keeps it, with or without properties",
         section="§11",
-        file="txnctl/commands/lines.py",
+        file="txnctl/commands/shared/lines.py",
         old="        return self.properties is None and self.event_time_ms is None\n",
         new="        return self.properties is None\n",
-        tests=("tests/txnctl/commands/test_lines.py::test_a_message_with_more_than_key_and_value_is_sent_alone",),
+        tests=(
+            "tests/txnctl/commands/shared/test_lines.py::test_a_message_with_more_than_key_and_value_is_sent_alone",
+        ),
         why_tests="the command line is no part of the simulation",
     ),
 )

@@ -88,18 +88,20 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/ledger/ledger_evidence.py",
         old="    if not found.present and made == ledger_id:",
         new="    if not found.present and made == -1:",
-        tests=("tests/segments/log/test_ledgers.py::test_c12_a_ledger_that_was_made_and_is_not_there_is_no_empty_one",),
+        tests=(
+            "tests/segments/log/ledgers/test_ledgers.py::test_c12_a_ledger_that_was_made_and_is_not_there_is_no_empty_one",
+        ),
         why_tests="no ledger of the simulation is lost without its folder",
     ),
     Mutant(
         name="end-not-recorded",
         rule="where a failed sync's bound cannot be kept beside the ledger it goes to /ledger (L5)",
         section="§7",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old="        if writer is None or end is None:",
         new="        if writer is None or end is None or end.entries >= 0:",
         tests=(
-            "tests/segments/log/test_ledgers.py::test_l5_the_end_of_a_ledger_that_the_disk_does_not_take_goes_to_the_list",
+            "tests/segments/log/ledgers/test_ledgers.py::test_l5_the_end_of_a_ledger_that_the_disk_does_not_take_goes_to_the_list",
             FAILING_FOLDERS + "test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_before_it_gives_up",
         ),
         why_tests="it takes another broker as successor, and a power failure behind that: few seeds have both",
@@ -133,11 +135,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="beyond-its-ledger-served",
         rule="a segment whose watermark lies beyond its ledger is not served, nor its length written down (C12)",
         section="§6",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old="            await expect_evidence(self._store, self._segment, closed)\n",
         new="            pass\n",
         tests=(
-            "tests/segments/log/test_ledgers.py::test_c12_a_folder_that_lacks_what_was_decided_is_not_believed",
+            "tests/segments/log/ledgers/test_ledgers.py::test_c12_a_folder_that_lacks_what_was_decided_is_not_believed",
             "tests/txnctl/checking/test_older_folder.py::"
             "test_c12_a_segment_that_lacks_what_was_decided_is_refused_and_check_says_so",
         ),
@@ -151,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    if entries < (info.closed_length or 0):",
         new="    if entries < 0:",
         tests=(
-            "tests/segments/log/test_ledgers.py::test_c12_a_closed_ledger_that_is_shorter_than_it_was_is_not_served",
+            "tests/segments/log/ledgers/test_ledgers.py::test_c12_a_closed_ledger_that_is_shorter_than_it_was_is_not_served",
         ),
         why_tests=PUT_BACK,
     ),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 OWNER = "tests/segments/owner/test_names.py::"
-NAMES = "tests/segments/log/test_numbered.py::"
-IDS = "tests/txnclient/producing/test_source_ids.py::"
-CLIENT = "tests/txnclient/producing/test_numbered.py::"
+NAMES = "tests/segments/log/sends/test_numbered.py::"
+IDS = "tests/txnclient/producing/channels/test_source_ids.py::"
+CLIENT = "tests/txnclient/producing/channels/test_numbered.py::"
 WHY = "not looked for with seeds; tests/simulation/workloads/test_numbered_work.py has runs of its own besides"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="name-told-by-a-replaced-owner",
         rule="an owner that was replaced tells no name: it looks for its ledger's fence after the write",
         section="§7",
-        file="segments/log/appender.py",
+        file="segments/log/sends/appender.py",
         old="                if settle:\n",
         new="                if settle and failures:\n",
         tests=(f"{OWNER}test_an_owner_that_slept_and_was_replaced_tells_nothing",),
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ids-not-kept-with-the-answer",
         rule="an id counts as stored before its send is answered",
         section="§7",
-        file="segments/log/appender.py",
+        file="segments/log/sends/appender.py",
         old="            if entry.numbers is not None:\n",
         new="            if entry.numbers is not None and entry.txn_id is not None:\n",
         tests=(f"{OWNER}test_what_is_stored_is_told_over_crashes_and_handovers",),
@@ -85,7 +85,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="numbers-in-a-snapshot-that-older-brokers-read",
         rule="a snapshot with numbered producers has a version that an older broker refuses",
         section="§7",
-        file="segments/log/dedup.py",
+        file="segments/log/sends/dedup.py",
         old="""    return b'{"v":2,'""",
         new="""    return b'{"v":1,'""",
         tests=(
@@ -97,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="highest-id-believed",
         rule="the highest stored id proves nothing of lower ones",
         section="§7",
-        file="txnclient/producing/source_ids.py",
+        file="txnclient/producing/channels/source_ids.py",
         old="        self._below = max(self._below, all_below)",
         new="        self._below = max([self._below, all_below, *ids])",
         tests=(f"{IDS}test_what_any_segment_holds_is_stored_and_nothing_else",),
@@ -107,7 +107,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="owed-id-passed-over",
         rule="`all_below` passes no id that was given and is not stored",
         section="§7",
-        file="txnclient/producing/source_ids.py",
+        file="txnclient/producing/channels/source_ids.py",
         old="        while self._given and self._given[0] not in self._unstored:",
         new="        while self._given and self._unstored.get(self._given[0], _OWED) == _OWED:",
         tests=(
@@ -119,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ancestors-not-asked",
         rule="a life asks the ancestors of a segment that came later before it opens there",
         section="§7",
-        file="txnclient/producing/numbered.py",
+        file="txnclient/producing/channels/numbered.py",
         old="            for ancestor in _ancestors(self._layout(), segment):",
         new="            for ancestor in _ancestors(self._layout(), segment)[:0]:",
         tests=(f"{CLIENT}test_an_earlier_life_stores_nothing_in_a_segment_that_came_after_it_was_fenced",),
@@ -129,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="children-not-asked",
         rule="an opening ends only when every unsealed segment has answered",
         section="§7",
-        file="txnclient/producing/numbered.py",
+        file="txnclient/producing/channels/numbered.py",
         old="            elif any(sealed[one.path] for one in layout.active):",
         new="            elif any(sealed[one.path] for one in layout.active[:0]):",
         tests=(
@@ -141,7 +141,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="slept-and-asked-nobody",
         rule="a life that has asked nobody for a day asks every segment before it opens at one",
         section="§7",
-        file="txnclient/producing/numbered.py",
+        file="txnclient/producing/channels/numbered.py",
         old="        slept = self._session.clock.monotonic() - self._asked_s > ASK_AGAIN_S",
         new="        slept = self._session.clock.monotonic() - self._asked_s > 30 * ASK_AGAIN_S",
         tests=(f"{CLIENT}test_a_life_that_slept_asks_every_segment_before_it_goes_on",),
@@ -161,11 +161,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="remembered-pushed-out-by-those-ahead",
         rule="ids stored ahead of one that is not push none out of those that are known to be stored",
         section="§7",
-        file="txnclient/producing/source_ids.py",
+        file="txnclient/producing/channels/source_ids.py",
         old="MOST_REMEMBERED + len(self._given)",
         new="MOST_REMEMBERED",
         tests=(
-            "tests/txnclient/producing/test_source_ids.py::"
+            "tests/txnclient/producing/channels/test_source_ids.py::"
             "test_the_last_stored_ids_are_known_though_many_are_stored_ahead_of_one_that_is_not",
         ),
         why_tests=WHY,
@@ -174,11 +174,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="repeats-that-gave-up-are-kept",
         rule="repeated sends that gave up are not kept while the first one is under way",
         section="§7",
-        file="txnclient/producing/numbered.py",
+        file="txnclient/producing/channels/numbered.py",
         old="others = [one for one in self._waiting.get(sequence_id, ()) if not one.done()]",
         new="others = list(self._waiting.get(sequence_id, ()))",
         tests=(
-            "tests/txnclient/producing/test_numbered.py::"
+            "tests/txnclient/producing/channels/test_numbered.py::"
             "test_repeated_sends_that_gave_up_are_not_kept_while_the_first_one_is_under_way",
         ),
         why_tests=WHY,
@@ -187,11 +187,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="last-answer-counts-for-all",
         rule="a name that any segment refuses is not taken",
         section="§7",
-        file="txnclient/producing/numbered.py",
+        file="txnclient/producing/channels/numbered.py",
         old="refused or not answer.taken",
         new="not answer.taken",
         tests=(
-            "tests/txnclient/producing/test_numbered.py::"
+            "tests/txnclient/producing/channels/test_numbered.py::"
             "test_a_name_that_one_segment_refuses_is_taken_everywhere_again",
         ),
         why_tests=WHY,
@@ -200,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="silent-ancestor-counts-as-asked",
         rule="an ancestor that did not answer is asked again before a new segment is written to",
         section="§7",
-        file="txnclient/producing/numbered.py",
+        file="txnclient/producing/channels/numbered.py",
         old=(
             "            for ancestor in _ancestors(self._layout(), segment):\n"
             "                await self._expect_taken(ancestor.path, deadline)\n"
@@ -212,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                await self._expect_taken(ancestor.path, deadline)\n"
         ),
         tests=(
-            "tests/txnclient/producing/test_numbered.py::"
+            "tests/txnclient/producing/channels/test_numbered.py::"
             "test_an_ancestor_that_did_not_answer_is_asked_again_before_a_new_segment_is_written_to",
         ),
         why_tests=WHY,
@@ -242,7 +242,9 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnclient/producing/numbered_sends.py",
         old="    size += ID_BYTES\n    if standing is Standing.NEW",
         new="    if standing is Standing.NEW",
-        tests=("tests/txnclient/producing/test_numbered.py::test_ids_far_apart_and_their_messages_fit_into_one_entry",),
+        tests=(
+            "tests/txnclient/producing/channels/test_numbered.py::test_ids_far_apart_and_their_messages_fit_into_one_entry",
+        ),
         why_tests="simulated batches are small",
     ),
 )

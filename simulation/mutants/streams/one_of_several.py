@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
-CONSUMER_ACKS = "tests/txnclient/consuming/test_consumer_acks.py::"
+CONSUMER_ACKS = "tests/txnclient/consuming/feeds/test_consumer_acks.py::"
 CONSUMER_MEMBERSHIP = "tests/txnclient/consuming/test_consumer_membership.py::"
-GATHERING = "tests/txnclient/producing/test_gathering.py::"
+GATHERING = "tests/txnclient/producing/channels/test_gathering.py::"
 NEW_HOLDERS = "tests/segments/subscription/test_new_holders.py::"
-QUEUE_ACKS = "tests/segments/subscription/test_queue_acks.py::"
+QUEUE_ACKS = "tests/segments/subscription/queueing/test_queue_acks.py::"
 
 CONSUMER = "tests/txnclient/consuming/test_consumer.py::test_"
 PRODUCER = "tests/txnclient/producing/test_producer.py::test_"
 REFUSALS = "tests/segments/broker/test_refusals.py::test_"
-GIVING_BACK = "tests/txnclient/consuming/test_queue_giving_back.py::test_"
+GIVING_BACK = "tests/txnclient/consuming/feeds/test_queue_giving_back.py::test_"
 READABLE = (
     "tests/segments/controller/test_autoscaling.py::test_what_cannot_be_read_of_one_topic_keeps_no_other_as_it_is"
 )
@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="first-of-the-void-acks",
         rule="all acks that wait for their connection are void after a seek",
         section="§9",
-        file="txnclient/consuming/acks.py",
+        file="txnclient/consuming/feeds/acks.py",
         old="        for batch in void:\n",
         new="        for batch in void[:1]:\n",
         tests=(CONSUMER_ACKS + "test_all_acks_that_were_waiting_for_their_connection_are_void_after_a_seek",),
@@ -84,7 +84,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="reason-for-attaching-said-once",
         rule="who comes back for an abort says so until it is attached, or it is counted twice",
         section="§9",
-        file="txnclient/consuming/feed.py",
+        file="txnclient/consuming/feeds/feed.py",
         old="        request.after_abort = self._after_abort\n",
         new="        request.after_abort, self._after_abort = self._after_abort, False\n",
         tests=(f"{CONSUMER}who_comes_back_for_an_abort_says_so_until_it_is_attached",),
@@ -106,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="aborted-entries-behind-the-head",
         rule="what waits to be sent again in an aborted transaction is let go of wherever it stands",
         section="§9",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="        for batch in self._outbox.remove(lambda batch: batch.txn is not None and batch.txn.aborting):\n",
         new=(
             "        head = next(iter(self._outbox), None)\n"
@@ -121,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="expired-entries-behind-the-head",
         rule="a send ends in its own time, whatever stands before it",
         section="§9",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="        for batch in self._outbox.remove(lambda batch: batch.deadline.passed):\n",
         new=(
             "        head = next(iter(self._outbox), None)\n"
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="wakes-for-the-head-s-deadline",
         rule="a channel that cannot be opened wakes for the first deadline, not for that of its first entry",
         section="§9",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="        return min((batch.deadline.remaining() for batch in self._outbox), default=0.0)\n",
         new="        return next((batch.deadline.remaining() for batch in self._outbox), 0.0)\n",
         tests=(GATHERING + "test_a_send_that_lingered_times_out_in_its_own_time_and_not_with_those_that_overtook_it",),
@@ -144,12 +144,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a-timer-for-each-batch-that-has-left",
         rule="batches that left full before their time wake nobody",
         section="§9",
-        file="txnclient/producing/lingering.py",
+        file="txnclient/producing/channels/lingering.py",
         old="            self._later.pop(batch, None)\n",
         new="            pass\n",
         tests=(
-            "tests/txnclient/producing/test_lingering.py::test_batches_that_have_left_meanwhile_wake_nobody",
-            "tests/txnclient/producing/test_lingering.py::"
+            "tests/txnclient/producing/channels/test_lingering.py::test_batches_that_have_left_meanwhile_wake_nobody",
+            "tests/txnclient/producing/channels/test_lingering.py::"
             "test_stored_messages_are_not_kept_until_their_batches_would_have_been_due",
         ),
         why_tests=COST,
@@ -226,7 +226,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="held-back-behind-a-refused-send",
         rule="of sends that were held back a refused one keeps none behind it",
         section="§7",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old="            except TxnError as error:\n                one.reply.failed(error)\n\n    def refuse_held",
         new=(
             "            except TxnError as error:\n                one.reply.failed(error)\n                break\n\n"
@@ -241,11 +241,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="first-producer-behind-a-roll",
         rule="what every producer sent as the log rolled is stored behind it",
         section="§7",
-        file="segments/log/appender.py",
+        file="segments/log/sends/appender.py",
         old="        for line in stalled:\n",
         new="        for line in list(stalled)[:1]:\n",
         tests=(
-            "tests/segments/log/test_rolling.py::test_what_every_producer_sent_as_the_log_rolled_is_stored_behind_it",
+            "tests/segments/log/ledgers/test_rolling.py::test_what_every_producer_sent_as_the_log_rolled_is_stored_behind_it",
         ),
         why_tests=UNTRIED,
     ),
@@ -350,7 +350,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="                self.wake_clean_up(subscription)\n\n    def _follow_trim",
         new="                self.wake_clean_up(subscription)\n                break\n\n    def _follow_trim",
         tests=(
-            "tests/segments/subscription/test_trimming_and_seeking.py::test_what_is_trimmed_counts_as_consumed_by_each_subscription",
+            "tests/segments/subscription/cursors/test_trimming_and_seeking.py::test_what_is_trimmed_counts_as_consumed_by_each_subscription",
         ),
         why_tests=UNTRIED,
     ),
@@ -362,7 +362,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            kept = min(kept, now)\n",
         new="",
         tests=(
-            "tests/segments/subscription/test_trimming_and_seeking.py::"
+            "tests/segments/subscription/cursors/test_trimming_and_seeking.py::"
             "test_a_seek_back_by_part_while_a_footer_is_written_keeps_that_part",
         ),
         why_tests=UNTRIED,
@@ -384,7 +384,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="gathered-when-fenced",
         rule="a producer that is fenced fails what it still gathers, too (L10)",
         section="§9",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="        for batch in [*self._outbox.clear(), *gathering]:\n",
         new="        for batch in self._outbox.clear():\n",
         tests=(GATHERING + "test_l10_what_gathers_as_a_producer_is_fenced_is_told_as_well",),
@@ -394,7 +394,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="gathered-until-lingering-ends",
         rule="what gathers leaves with the answer to what is under way",
         section="§9",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="                if following is not None:\n                    self.close_batch(following)\n",
         new="",
         tests=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulation.mutants.mutant import Edit, Mutant
 
 ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
-ACKING = "tests/segments/subscription/test_acking.py::"
+ACKING = "tests/segments/subscription/cursors/test_acking.py::"
 READING = "tests/segments/subscription/test_reading.py::"
 TAKE_OVER = "tests/segments/owner/test_take_over.py::test_r3_an_aborted_record_stays_as_long_as_its_data"
 RECOVERY_COST = (
@@ -46,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="queue-judges-before-its-read",
         rule="what a queue reads from the disk is judged when it has come (V4)",
         section="§7",
-        file="segments/subscription/queue.py",
+        file="segments/subscription/queueing/queue.py",
         old=(
             "            if self._outcomes.is_aborted(txn_id, entry.writer):\n"
             "                self._pass_over(position, entry.messages)\n"
@@ -129,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="oldest-footer",
         rule="dedup is taken up from the newest footer (R6)",
         section="§6",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old=("        for info in reversed(self._record.ledgers):\n            if self.writer is not None and"),
         new="        for info in self._record.ledgers:\n            if self.writer is not None and",
         tests=(RECOVERY_COST,),
@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="closed-ledgers-fenced",
         rule="only the ledger that is listed as open is fenced (R6)",
         section="§6",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old="        if info.closed_length is not None:\n            return info\n        recovered",
         new="        recovered",
         tests=(RECOVERY_COST,),
@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         tests=(
-            "tests/coordinator_v5/test_deadlines.py::"
+            "tests/coordinator_v5/background/test_deadlines.py::"
             "test_d2_a_commit_whose_write_is_held_past_the_sweep_wins_at_its_own_coordinator",
         ),
         why_tests="etcd refuses the abort all the same: it only costs a write",
@@ -212,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="    return RecordedDecision(header.state, record.mod_revision, header.reason, writers, header.note)",
         new="    return RecordedDecision(header.state, record.mod_revision, None, writers, header.note)",
         tests=(
-            "tests/coordinator_v5/test_deadlines.py::"
+            "tests/coordinator_v5/background/test_deadlines.py::"
             "test_d2_a_commit_whose_write_is_held_past_the_sweep_of_another_coordinator_is_told_of_the_deadline",
         ),
         why_tests=ROW,

@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-before-its-op-stays-in-flight",
         rule="an entry that fails before its op was sent is in flight no more (L8)",
         section="§6",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old=("        for _ in range(len(items) - len(live)):\n            self._op_settled(txn_id, recorded=False)\n"),
         new="",
         tests=(f"{PRODUCING}test_l8_what_fails_before_its_op_was_sent_holds_no_reader_back",),
@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="op-behind-a-failed-entry-stays-in-flight",
         rule="an op that lands once its entry has failed is in flight no more (L8)",
         section="§6",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old=(
             "            if item.admitted.failed:\n"
             "                self._op_settled(txn_id, recorded=True)  # an op without an entry: deleted when the "
@@ -56,10 +56,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="on-its-way-refused-on-a-full-disk",
         rule="a repeat of what is on its way shares its outcome, also where there is no room for anything new (L9)",
         section="§7",
-        file="segments/log/dedup.py",
+        file="segments/log/sends/dedup.py",
         old="        return producer is not None and sequence_id <= producer.tail\n",
         new="        return producer is not None and sequence_id <= producer.last\n",
-        tests=("tests/segments/log/test_dedup.py::test_l9_repeat_of_an_entry_on_its_way_is_known_as_one",),
+        tests=("tests/segments/log/sends/test_dedup.py::test_l9_repeat_of_an_entry_on_its_way_is_known_as_one",),
         why_tests=ROW,
     ),
     Mutant(
@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failure-told-to-the-first-alone",
         rule="a repeat of what is on its way hears of its failure too (L9)",
         section="§7",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old="            for waiter in failed.waiters:\n                waiter.failed(why)\n",
         new="            failed.waiters[0].failed(why)\n",
         tests=(
@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="loss-told-to-the-first-alone",
         rule="a repeat of what is on its way hears that the segment is lost, too (L9)",
         section="§7",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old="            for waiter in item.admitted.waiters:\n                waiter.failed(error)\n",
         new="            item.admitted.waiters[0].failed(error)\n",
         tests=(

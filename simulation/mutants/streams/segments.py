@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ack-before-sync",
         rule="an append is acked only behind its sync (L5)",
         section="§7",
-        file="segments/log/appender.py",
+        file="segments/log/sends/appender.py",
         old=("        reached = await writer.sync()\n        self._measures"),
         new=(
             "        for item in self._unsynced[:count]:\n"
@@ -43,28 +43,28 @@ MUTANTS: tuple[Mutant, ...] = (
         name="index-key-not-awaited",
         rule="no further op of a transaction leaves before the put that carries its index key is confirmed",
         section="§4",
-        file="segments/log/op_gate.py",
+        file="segments/log/sends/op_gate.py",
         old=("        if txn_id in self._indexed:\n            return Turn.FURTHER\n"),
         new=("        if txn_id in self._indexed or txn_id in self._waiting:\n            return Turn.FURTHER\n"),
         more=(
             Edit(
-                "segments/log/op_gate.py",
+                "segments/log/sends/op_gate.py",
                 "        return self._waiting.pop(txn_id) or ()\n",
                 "        return self._waiting.pop(txn_id, None) or ()\n",
             ),
             Edit(
-                "segments/log/op_gate.py",
+                "segments/log/sends/op_gate.py",
                 ("        waiting = self._waiting[txn_id]\n        if waiting:\n"),
                 ("        waiting = self._waiting.get(txn_id)\n        if waiting:\n"),
             ),
             Edit(
-                "segments/log/op_gate.py",
+                "segments/log/sends/op_gate.py",
                 "        del self._waiting[txn_id]\n",
                 "        self._waiting.pop(txn_id, None)\n",
             ),
         ),
         tests=(
-            "tests/segments/log/test_op_gate.py::test_only_the_first_op_carries_the_index_and_the_others_wait_for_it",
+            "tests/segments/log/sends/test_op_gate.py::test_only_the_first_op_carries_the_index_and_the_others_wait_for_it",
         ),
         why_tests="not seen by the few seeds that were tried, of which nobody looked at sixty",
     ),
@@ -72,12 +72,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="dedup-out-of-order",
         rule="an entry is admitted only right behind the one it names (L8)",
         section="§7",
-        file="segments/log/dedup.py",
+        file="segments/log/sends/dedup.py",
         old="        if previous_sequence_id != producer.tail:",
         new="        if previous_sequence_id > sequence_id:",
         more=(
             Edit(
-                "segments/log/dedup.py",
+                "segments/log/sends/dedup.py",
                 "        if entry.failed or entry.previous != producer.last:",
                 "        if entry.failed:",
             ),
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="repeat-acked-unstored",
         rule="a repeat of an entry that is not stored yet shares its outcome (L9)",
         section="§7",
-        file="segments/log/dedup.py",
+        file="segments/log/sends/dedup.py",
         old=("        if last <= producer.last:\n            same"),
         new=("        if last <= producer.tail:\n            same"),
         faults="slow disk,stalled disk,reset,lose replies,power failure",
@@ -201,7 +201,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            now = first_kept(self._ledgers.record, going, bound=await self._bound(retention))",
         new="            now: int | None = kept",
         tests=(
-            "tests/segments/subscription/test_trimming_and_seeking.py::test_a_seek_back_while_a_footer_is_written_is_not_trimmed",
+            "tests/segments/subscription/cursors/test_trimming_and_seeking.py::test_a_seek_back_while_a_footer_is_written_is_not_trimmed",
         ),
         why_tests="it takes a sync that is slow as a segment is trimmed, and a seek of its subscription just then",
     ),
@@ -209,7 +209,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ledger-listed-late",
         rule="the ledger list stands in etcd before anything is served from it",
         section="§6",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old=(
             "        await self._rewrite(msgspec.structs.replace(record, ledgers=[*kept, self._opened(next_id)]))\n"
             "        self.writer"
@@ -221,7 +221,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "        self.writer"
         ),
         tests=(
-            "tests/segments/log/test_ledgers.py::test_a_ledger_is_listed_before_there_is_a_file_of_it_or_anything_in_it",
+            "tests/segments/log/ledgers/test_ledgers.py::test_a_ledger_is_listed_before_there_is_a_file_of_it_or_anything_in_it",
         ),
         why_tests="not seen within 40 seeds: the owner has to die in the milliseconds between, with an entry acked",
     ),
@@ -229,7 +229,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="seal-in-memory",
         rule="the seal stands in etcd before the layout says so: a later owner that finds it opens nothing",
         section="§8",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old=("                if await self._rewrite_while(record, topic):\n                    return True\n"),
         new=("                self._adopt(record)\n                return True\n"),
     ),
@@ -237,7 +237,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="seal-of-given-up-change",
         rule="a seal compares the topic's record: a late request of a change that was given up seals nothing",
         section="§8",
-        file="segments/log/ledger_list.py",
+        file="segments/log/ledgers/ledger_list.py",
         old="        compares = (*commit.compares, unchanged_since(topic.key, topic.mod_revision))",
         new="        compares = commit.compares",
         tests=(CHANGES_GIVEN_UP + "test_a_change_that_is_given_up_lets_the_segment_go_on",),
@@ -260,7 +260,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="seal-opens-a-ledger",
         rule="a later owner that finds a seal opens nothing",
         section="§8",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old=(
             "        if record.sealed is not None:\n"
             "            self._adopt(msgspec.structs.replace(record, ledgers=closed))\n"
@@ -284,7 +284,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="end-told-before-the-layout",
         rule="nobody who reads is told of an end before the layout has it: the seal may be taken back",
         section="§8",
-        file="segments/log/ledgers.py",
+        file="segments/log/ledgers/segment_log.py",
         old="        return Position(*self._record.sealed) if self.ended and self._record.sealed is not None else None",
         new="        return Position(*self._record.sealed) if self._record.sealed is not None else None",
         tests=("tests/segments/subscription/test_drained.py::test_a_seal_that_is_taken_back_has_drained_nothing",),
@@ -294,7 +294,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="sealed-forgets-dedup",
         rule="a sealed segment's owner tells what it holds of a producer, also after a take-over (L7)",
         section="§8",
-        file="segments/log/appender.py",
+        file="segments/log/sends/appender.py",
         old="            await self._ledgers.seal(await self._footer_in_turns(), change_id, look)",
         new=(
             "            writer = self._ledgers.writer\n"
@@ -478,11 +478,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="fence-by-a-former-owner",
         rule="who has slept since it claimed fences nothing",
         section="§6",
-        file="segments/log/ledger_list.py",
+        file="segments/log/ledgers/ledger_list.py",
         old=("        if held is None or held.create_revision != self._epoch:\n            # ▲ Before"),
         new=("        if held is None:\n            # ▲ Before"),
         tests=(
-            "tests/segments/log/test_ledgers.py::"
+            "tests/segments/log/ledgers/test_ledgers.py::"
             "test_l3_a_successor_that_slept_since_its_claim_does_not_fence_the_one_that_came_after_it",
         ),
         why_tests="it costs the successor its ledger and a take-over, never a message: no history shows it",

@@ -1,11 +1,11 @@
-"""Mutants of the order of a send, as `segments.log.send_order` states it (DESIGN §7, "The order of a send")."""
+"""Mutants of the order of a send, as `segments.log.sends.send_order` states it (DESIGN §7, "The order of a send")."""
 
 from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
-FILE = "segments/log/send_order.py"
-TESTS = "tests/segments/log/test_send_order.py::"
+FILE = "segments/log/sends/send_order.py"
+TESTS = "tests/segments/log/sends/test_send_order.py::"
 SECOND = "the code around it keeps the order; this is the check that notices if it no longer does"
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -6,22 +6,22 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 CHANGES_GIVEN_UP = "tests/segments/owner/test_changes_given_up.py::"
-KEYED_BEGINS = "tests/coordinator_v5/test_keyed_begins.py::"
+KEYED_BEGINS = "tests/coordinator_v5/naming/test_keyed_begins.py::"
 NEW_HOLDERS = "tests/segments/subscription/test_new_holders.py::"
 SENDS_DURING_A_SEAL = "tests/segments/owner/test_sends_during_a_seal.py::"
 
 ROW = "the test of the row dies of this line alone; whether a seed shows it was not tried"
 
-ACKING = "tests/segments/subscription/test_acking.py::"
+ACKING = "tests/segments/subscription/cursors/test_acking.py::"
 DRAINED = "tests/segments/subscription/test_drained.py::"
 SEALING = "tests/segments/owner/test_sealing.py::"
-KEYS = "tests/coordinator_v5/test_transaction_keys.py::"
+KEYS = "tests/coordinator_v5/naming/test_transaction_keys.py::"
 LET_GO = "        if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):\n"
 REFUSED_ACK = f"{ACKING}test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_here_its_decision"
 REFUSED_FIRST = f"{ACKING}test_p5_acks_behind_a_refused_first_one_are_found_by_the_next_owner"
 REFUSED_LAST = NEW_HOLDERS + "test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused"
 BY_SIZE = (
-    "tests/segments/subscription/test_cursor.py::"
+    "tests/segments/subscription/cursors/test_cursor.py::"
     "test_p8_entries_acked_in_part_take_room_by_their_size_until_they_are_acked_whole"
 )
 REPEATED = KEYED_BEGINS + "test_a_begin_repeated_at_the_successor_makes_its_transaction_the_holder_s_again"
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-amid-what-was-held-back",
         rule="of what was held back while a segment was sealed a refused send keeps no other (S10)",
         section="§8",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old="                one.reply.failed(error)\n\n    def refuse_held",
         new="                one.reply.failed(error)\n                return\n\n    def refuse_held",
         tests=(SENDS_DURING_A_SEAL + "test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused",),
@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="part-stays-in-its-block",
         rule="an entry that is acked whole takes no room of those acked in part, however it was acked (P8)",
         section="§6",
-        file="segments/subscription/cursor.py",
+        file="segments/subscription/cursors/cursor.py",
         old=(
             "            if acked >> (entry_id - block.first_entry) & 1:\n"
             "                self._drop_part(block, entry_id)\n"
@@ -165,7 +165,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         new="            pass\n        return True\n",
         tests=(
-            "tests/segments/subscription/test_cursor.py::test_p8_what_is_acked_whole_takes_no_room_of_those_acked_in_part",
+            "tests/segments/subscription/cursors/test_cursor.py::test_p8_what_is_acked_whole_takes_no_room_of_those_acked_in_part",
         ),
         why_tests=ROW,
     ),
@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="bytes-of-parts-not-given-back",
         rule="room for an entry acked in part comes back with its bytes (P8)",
         section="§6",
-        file="segments/subscription/partial_acks.py",
+        file="segments/subscription/cursors/partial_acks.py",
         old="        del self._taken[position]\n        self.bytes -= size\n",
         new="        del self._taken[position]\n",
         tests=(BY_SIZE,),
@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="parts-unbounded-by-size",
         rule="entries acked in part are bounded by what they take of the store (P8)",
         section="§6",
-        file="segments/subscription/partial_acks.py",
+        file="segments/subscription/cursors/partial_acks.py",
         old="        return len(self._taken) >= self._max_entries or self.bytes >= self._max_bytes\n",
         new="        return len(self._taken) >= self._max_entries\n",
         tests=(BY_SIZE,),
@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="begun-behind-its-holder",
         rule="a transaction whose holder went before its begin had landed ends after the grace (K7)",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="            state.sessions.taken_over(txn, state.awake_s)  #",
         new="            pass  #",
         tests=(
@@ -218,7 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="repeated-begin-is-of-nobody",
         rule="a begin that is repeated at a successor makes its transaction its client's",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="                self._state.sessions.opened(txn, session, connection)\n            if txn.session is",
         new="                pass\n            if txn.session is",
         tests=(REPEATED,),
@@ -228,7 +228,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="repeated-begin-unclaimed",
         rule="a begin that is repeated at a successor shows that its client is there",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="            if txn.session is session:\n                self._state.sessions.claimed(txn, connection)\n",
         new="",
         tests=(REPEATED,),
@@ -238,7 +238,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="key-not-deleted-and-said-to-be",
         rule="the deletion of a key that was overtaken looks again (K4)",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="        result = await store.commit(commit)\n        if result.succeeded:\n            return deleted",
         new="        result = await store.commit(commit)\n        if result.revision:\n            return deleted",
         tests=(f"{KEYS}test_k4_a_key_is_deleted_though_its_holder_begins_another_transaction_just_then",),
@@ -248,7 +248,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="same-begin-from-memory",
         rule="the same begin again is looked up, whatever is remembered of its key",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="        return holder.state if holder.state.record.begins < asked.number else None\n",
         new="        return holder.state if holder.state.record.begins <= asked.number else None\n",
         tests=(KEYED_BEGINS + "test_the_same_begin_again_behind_the_end_of_its_transaction_is_told_that",),
@@ -294,7 +294,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="held-back-weighs-twice",
         rule="what is held back as its segment is lost is taken off the bound of its broker once (S10)",
         section="§8",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old="        self._refusal = error\n        self.refuse_held(error)\n        waiting",
         new="        self._refusal = error\n        waiting",
         tests=(
@@ -307,7 +307,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-begins-of-a-key-stay-open",
         rule="a begin of a key that the store refuses takes no room from others",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="            answer = error\n            txn.tc.remove(txn)\n",
         new="            answer = error\n",
         tests=(f"{KEYS}test_begins_of_a_key_that_the_store_refuses_take_no_room_from_others",),
@@ -317,7 +317,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unanswered-bytes-of-a-closed-producer",
         rule="what was under way when the broker closed a producer counts no more against what may be (L7)",
         section="§7",
-        file="txnclient/producing/channel.py",
+        file="txnclient/producing/channels/channel.py",
         old="        self._generation += 1\n        self._unanswered_bytes = 0\n",
         new="        self._generation += 1\n",
         tests=(
@@ -334,7 +334,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        self._dispatcher.shares.leave(consumer)\n",
         new="",
         tests=(
-            "tests/segments/subscription/test_queue_leaving.py::"
+            "tests/segments/subscription/queueing/test_queue_leaving.py::"
             "test_p9_a_consumer_that_is_gone_has_no_share_of_what_its_broker_delivers_at_once",
         ),
         why_tests=ROW,
@@ -343,7 +343,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lost-connection-hides-an-abort",
         rule="behind a lost connection with acks in a named transaction, which others may end, all comes again (P1)",
         section="§6",
-        file="txnclient/consuming/feed.py",
+        file="txnclient/consuming/feeds/feed.py",
         old="            self._inbox.rewound()\n        else:\n            self._inbox.drop_buffer()\n",
         new="            self._inbox.drop_buffer()\n        else:\n            self._inbox.drop_buffer()\n",
         tests=(

@@ -9,7 +9,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="page-without-its-head",
         rule="a page is written in the transaction of the head that gives it up",
         section="§7",
-        file="segments/log/ledger_list.py",
+        file="segments/log/ledgers/ledger_list.py",
         old="            puts=(Put(self._key, records.encode(now.head)), *now.puts),",
         new="            puts=(Put(self._key, records.encode(now.head)),),",
     ),
@@ -17,7 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="page-outlives-its-ledgers",
         rule="a page goes with the last of its ledgers",
         section="§7",
-        file="segments/log/ledger_list.py",
+        file="segments/log/ledgers/ledger_list.py",
         old="            deletes=now.deletes,",
         new="            deletes=now.deletes[:0],",
     ),
@@ -25,11 +25,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="list-with-a-gap",
         rule="a ledger list whose head and pages do not fit is corrupt, never the whole",
         section="§7",
-        file="segments/log/ledger_pages.py",
+        file="segments/log/ledgers/ledger_pages.py",
         old="    if len(older) != head.paged or any(",
         new="    if any(",
         tests=(
-            "tests/segments/log/test_ledger_pages.py::"
+            "tests/segments/log/ledgers/test_ledger_pages.py::"
             "test_a_list_with_a_gap_is_corrupt_and_never_taken_for_the_whole[a page is missing]",
         ),
         why_tests="the simulated etcd loses no record",
@@ -38,20 +38,22 @@ MUTANTS: tuple[Mutant, ...] = (
         name="pages-passed-over",
         rule="a program that knows of no pages refuses a head that has some",
         section="§7",
-        file="segments/log/ledger_pages.py",
+        file="segments/log/ledgers/ledger_pages.py",
         old="        v=PAGED if paged else 1,",
         new="        v=1,",
-        tests=("tests/segments/log/test_ledger_pages.py::test_a_program_that_knows_of_no_pages_refuses_the_head",),
+        tests=(
+            "tests/segments/log/ledgers/test_ledger_pages.py::test_a_program_that_knows_of_no_pages_refuses_the_head",
+        ),
         why_tests="the simulation runs one version of the program",
     ),
     Mutant(
         name="open-ledger-in-a-page",
         rule="what is open stays in the head, where whoever takes over closes it",
         section="§7",
-        file="segments/log/ledger_pages.py",
+        file="segments/log/ledgers/ledger_pages.py",
         old="        if any(info.closed_length is None for info in page):",
         new="        if not page:",
-        tests=("tests/segments/log/test_ledger_pages.py::test_a_ledger_that_is_open_stays_in_the_head",),
+        tests=("tests/segments/log/ledgers/test_ledger_pages.py::test_a_ledger_that_is_open_stays_in_the_head",),
         why_tests="only the last ledger of a list is open, and that one is in the head in any case",
     ),
     Mutant(
@@ -95,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="repeat-refused-on-a-full-disk",
         rule="an entry that is stored, or on its way, is never refused for want of room",
         section="§7",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old="        if not self._dedup.knows(token, entry.sequence_id):",
         new="        if self._dedup.last_sequence_id is not None:",
         tests=(
@@ -177,10 +179,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="replayed-producer-forgotten-early",
         rule="a producer is idle since its last entry, wherever that was found",
         section="§7",
-        file="segments/log/dedup.py",
+        file="segments/log/sends/dedup.py",
         old=" resend would be stored twice.\n            self._active(producer, now_s)\n",
         new="\n",
-        tests=("tests/segments/log/test_dedup.py::test_an_entry_found_behind_the_snapshot_renews_the_idle_time",),
+        tests=("tests/segments/log/sends/test_dedup.py::test_an_entry_found_behind_the_snapshot_renews_the_idle_time",),
         why_tests="it takes a producer that is silent for as long as it is remembered, over a take-over",
     ),
     Mutant(
@@ -209,7 +211,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="given-up-seal-budget-leak",
         rule="what is held back for a seal weighs once on the broker's bound, however the seal ends",
         section="§7",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old=(
             "            self._budget.bytes -= size\n"
             "            try:\n"
@@ -230,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        return self._buffer.records_from(Position(writer.ledger_id, -1)) > bound\n",
         new="        return self._buffer.records_from(EARLIEST) > bound\n",
         tests=(
-            "tests/segments/log/test_rolling_by_aborts.py::"
+            "tests/segments/log/ledgers/test_rolling_by_aborts.py::"
             "test_aborts_that_an_open_transaction_keeps_in_etcd_close_one_ledger_and_not_one_after_the_other",
         ),
         why_tests="it costs ledgers, which no history shows",
@@ -243,7 +245,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old='    except DataCorrupt as error:\n        log.warning("ledger_list_not_read"',
         new='    except NotImplementedError as error:\n        log.warning("ledger_list_not_read"',
         tests=(
-            "tests/segments/log/test_retention_policies.py::"
+            "tests/segments/log/ledgers/test_retention_policies.py::"
             "test_a_ledger_list_that_cannot_be_read_ends_no_segment_that_it_came_from[0000-3fff-8]",
         ),
         why_tests="records of the simulated etcd can all be read",
@@ -256,7 +258,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            drained = await self._segment.drained()\n        except DataCorrupt as error:",
         new="            drained = await self._segment.drained()\n        except NotImplementedError as error:",
         tests=(
-            "tests/segments/log/test_retention_policies.py::"
+            "tests/segments/log/ledgers/test_retention_policies.py::"
             "test_nothing_is_trimmed_and_no_segment_ends_where_nobody_can_say_what_a_subscription_needs",
         ),
         why_tests="records of the simulated etcd can all be read",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from simulation.mutants.mutant import Edit, Mutant
 
 DEFECTS = "tests/segments/broker/test_defects.py::"
-QUEUE_DEFECTS = "tests/segments/subscription/test_queue_defects.py::"
+QUEUE_DEFECTS = "tests/segments/subscription/queueing/test_queue_defects.py::"
 HANDING_OVER = "tests/segments/owner/test_handing_over.py::"
-QUEUE = "tests/segments/subscription/test_queue.py::"
+QUEUE = "tests/segments/subscription/queueing/test_queue.py::"
 STRANGE = "tests/segments/subscription/test_strange_records.py::"
 
 FULL_CURSORS = "the simulation has no queue whose cursor is full"
@@ -19,7 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="next-owner-of-a-full-cursor-reads-on",
         rule="blocks in which the cursor has acks already count among those that a queue may read",
         section="§8",
-        file="segments/subscription/queue.py",
+        file="segments/subscription/queueing/queue.py",
         old="AckSpan(acks.blocks(), most=bounds.blocks)",
         new="AckSpan((), most=bounds.blocks)",
         tests=(f"{QUEUE}test_the_next_owner_reads_no_further_than_the_cursor_has_room_for_acks",),
@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="first-entry-waits-behind-a-full-cursor",
         rule="a queue may always give out the first unacked entry",
         section="§8",
-        file="segments/subscription/ack_span.py",
+        file="segments/subscription/queueing/ack_span.py",
         old="        return position == first\n",
         new="        return False\n",
         tests=(f"{QUEUE}test_the_next_owner_gives_out_the_first_entry_however_full_the_cursor_is",),
@@ -145,10 +145,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="sought-mark-before-rewritten-blocks",
         rule="a mark that a seek has moved back never stands beside older acks",
         section="§8",
-        file="segments/subscription/cursor.py",
+        file="segments/subscription/cursors/cursor.py",
         old="return [*gone, *blocks, *mark] if self._rewound",
         new="return [*gone, *mark, *blocks] if self._rewound",
-        tests=("tests/segments/subscription/test_cursor_writes.py::test_a_sought_mark_never_stands_beside_older_acks",),
+        tests=(
+            "tests/segments/subscription/cursors/test_cursor_writes.py::test_a_sought_mark_never_stands_beside_older_acks",
+        ),
         why_tests="the simulation has no cursor of so many blocks",
     ),
     Mutant(
@@ -222,7 +224,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            self._flush(consumer)\n"
         ),
         tests=(
-            "tests/segments/subscription/test_queue_acks.py::"
+            "tests/segments/subscription/queueing/test_queue_acks.py::"
             "test_a_large_entry_whose_messages_came_back_unequally_often_fits_its_frames",
         ),
         why_tests="clients of this version share, and get an entry's bytes once",
@@ -231,7 +233,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="first-block-waits-behind-a-full-cursor",
         rule="a cursor has room for the block of its first unacked entry besides",
         section="§8",
-        file="segments/subscription/ack_span.py",
+        file="segments/subscription/queueing/ack_span.py",
         old="if room > 0 or (room == 0 and block == lowest):",
         new="if room > 0:",
         tests=(f"{QUEUE}test_the_next_owner_gives_out_the_first_entry_however_full_the_cursor_is",),

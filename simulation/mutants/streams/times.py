@@ -9,7 +9,8 @@ OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
 NO_TIMES = "the simulation owes nobody what is older than the time that was asked for"
 NO_CLOCKS = "the simulation's clocks do not run minutes ahead, and it lasts no week"
 STAMPS_AHEAD = (
-    "tests/segments/log/test_retention.py::test_a_stamp_in_the_future_holds_back_nothing_and_takes_nothing_early"
+    "tests/segments/log/ledgers/test_retention.py"
+    "::test_a_stamp_in_the_future_holds_back_nothing_and_takes_nothing_early"
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -65,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="stamp-ahead-believed",
         rule="a stamp in the future holds back nothing that stands behind it",
         section="§8",
-        file="segments/log/retention.py",
+        file="segments/log/ledgers/retention.py",
         old="            if closed_ms > now_ms and later_ms is not None:\n",
         new="            if later_ms is not None and later_ms < 0:\n",
         tests=(STAMPS_AHEAD,),
@@ -75,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="late-stamp-believed",
         rule="of two stamps in the past the earlier of a late clock takes nothing that is young",
         section="§8",
-        file="segments/log/retention.py",
+        file="segments/log/ledgers/retention.py",
         old="            if closed_ms > now_ms and later_ms is not None:\n",
         new="            if later_ms is not None:\n",
         tests=(STAMPS_AHEAD,),
@@ -85,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="block-ahead-holds-others",
         rule="a block of outcomes touched in the future holds back no other",
         section="§8",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old="if outcomes.mod_revision and outcomes.touched_ms > now_ms:",
         new="if outcomes.mod_revision and outcomes.touched_ms < 0:",
         tests=(OUTCOME_BLOCKS + "test_a_block_touched_in_the_future_holds_back_no_other",),

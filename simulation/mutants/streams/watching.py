@@ -12,7 +12,7 @@ WATCH, IDLE, STREAM = (
     "pyspark_txnstore/source/stream.py",
 )
 WATCHED, AT_REST, LEAST = (
-    "tests/test_watch.py::",
+    "tests/reads/test_watch.py::",
     "tests/spark/source/test_idle.py::",
     "tests/spark/source/test_least.py::",
 )
@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="late-attachment-stays",
         rule="what is not attached in time is closed",
         section="§8",
-        file="txnclient/consuming/feed.py",
+        file="txnclient/consuming/feeds/feed.py",
         old="            self._leave_broker()  # ▲ the broker may have attached it, or may do so later\n",
         new="            self._detach()\n",
         tests=("tests/txnclient/reading/test_reader.py::test_what_was_not_attached_in_time_is_closed",),

@@ -10,7 +10,7 @@ WRITER_LISTS = "tests/txnstore/writes/test_writer_lists.py::"
 KEYS = "tests/txnstore/test_keys.py::"
 BOUNDS = "tests/txnwire/test_bounds.py::"
 ROOM = "tests/segments/log/test_room.py::"
-NAMED_ELSEWHERE = "tests/coordinator_v5/test_named_elsewhere.py::"
+NAMED_ELSEWHERE = "tests/coordinator_v5/naming/test_named_elsewhere.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -309,7 +309,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="names-kept-by-default",
         rule="how long a name is kept stands in its record as its begin asked (A5)",
         section="§10",
-        file="coordinator_v5/names.py",
+        file="coordinator_v5/naming/names.py",
         old="commit = plan_begin_named(txn.txn_id, tc.epoch, header, name, record, keep)",
         new="commit = plan_begin_named(txn.txn_id, tc.epoch, header, name, record, Keep())",
         tests=(NAMED_ELSEWHERE + "test_a5_how_long_a_name_is_kept_stands_in_its_record_as_its_begin_asked",),
@@ -319,7 +319,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="names-begun-by-the-own-clock",
         rule="a name is begun by the cluster's clock, whatever the coordinator's own says (C11)",
         section="§5",
-        file="coordinator_v5/names.py",
+        file="coordinator_v5/naming/names.py",
         old="                wall_ms = self._state.cluster.wall_ms()\n",
         new="                wall_ms = self._state.clock.wall_ms()\n",
         tests=(

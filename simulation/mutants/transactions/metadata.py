@@ -105,7 +105,7 @@ MUTANTS = (
         old="        if not self._looked:\n",
         new="        if leases is not None:\n",
         tests=(
-            "tests/coordinator_v5/test_takeover.py::test_of_two_coordinators_of_one_name_the_later_one_keeps_it_and_the_earlier_waits",
+            "tests/coordinator_v5/background/test_takeover.py::test_of_two_coordinators_of_one_name_the_later_one_keeps_it_and_the_earlier_waits",
             "tests/segments/broker/test_ownership.py::test_of_two_brokers_of_one_name_the_later_one_has_it_and_the_earlier_waits",
             "tests/txnstore/test_former_selves.py::test_what_holds_it_after_a_first_look_at_nothing_is_a_namesake_s",
         ),
@@ -291,11 +291,11 @@ MUTANTS = (
         name="op-before-index-is-confirmed",
         rule="no further op of a transaction is sent before the put with the index key is confirmed",
         section="§4",
-        file="segments/log/op_gate.py",
+        file="segments/log/sends/op_gate.py",
         old="            self._waiting[txn_id] = None\n            return Turn.FIRST\n",
         new="            self._waiting[txn_id] = None\n            self._indexed[txn_id] = None\n"
         "            return Turn.FIRST\n",
-        tests=("tests/segments/log/test_op_gate.py",),
+        tests=("tests/segments/log/sends/test_op_gate.py",),
         why_tests="what a segment has to say of a transaction gathers while an op of it is on its way",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulation.mutants.mutant import Edit, Mutant
 
 FOLLOWED_REVISIONS = "tests/watchers/test_followed_revisions.py::"
-QUEUE_PIECES = "tests/segments/subscription/test_queue_pieces.py::"
+QUEUE_PIECES = "tests/segments/subscription/queueing/test_queue_pieces.py::"
 
 REAL_FILES = "the simulation has disks of its own: real files are behind `LedgerStore`"
 
@@ -286,7 +286,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="op-gate-stops-at-failed-claim",
         rule="behind a refused first op a claim that has failed meanwhile holds up no other (L8)",
         section="§4",
-        file="segments/log/pipeline.py",
+        file="segments/log/sends/pipeline.py",
         old="                    self._send_op(live, txn_id, first=True)\n                    break\n",
         new="                    self._send_op(live, txn_id, first=True)\n                break\n",
         tests=(
@@ -303,7 +303,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        self._fewer_pending.set()\n        self._refused(",
         new="        self._refused(",
         tests=(
-            "tests/segments/subscription/test_seek.py::test_a_seek_goes_on_as_the_only_ack_it_waits_for_is_refused",
+            "tests/segments/subscription/cursors/test_seek.py::test_a_seek_goes_on_as_the_only_ack_it_waits_for_is_refused",
         ),
         why_tests="not looked for with seeds: a seek that is told `Timeout` may be repeated",
     ),
@@ -311,7 +311,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="queue-end-with-kept-pieces",
         rule="a queue's consumer is told no end while pieces of a value are kept for it (A7)",
         section="§8",
-        file="segments/subscription/queue.py",
+        file="segments/subscription/queueing/queue.py",
         old="        if consumer.kept:\n            return True\n",
         new="",
         tests=(QUEUE_PIECES + "test_a_value_whose_last_piece_waits_for_its_consumer_s_permits_may_complete",),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
-GATHERING = "tests/txnclient/producing/test_gathering.py::"
+GATHERING = "tests/txnclient/producing/channels/test_gathering.py::"
 OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
-QUEUE_ACKS = "tests/segments/subscription/test_queue_acks.py::"
+QUEUE_ACKS = "tests/segments/subscription/queueing/test_queue_acks.py::"
 
-TRIES = "tests/coordinator_v5/test_second_tries.py::test_"
-COLLECTION = "tests/coordinator_v5/test_collection.py::test_"
+TRIES = "tests/coordinator_v5/background/test_second_tries.py::test_"
+COLLECTION = "tests/coordinator_v5/background/test_collection.py::test_"
 CLEAN_UP = "tests/watchers/test_clean_up.py::test_"
 REFUSED_BEGIN = f"{TRIES}d7_a_begin_that_a_full_etcd_refuses_leaves_nothing_and_is_made_once_there_is_room"
 SELDOM = "few seeds refuse the one write, and a later deadline or owner makes up for it"
@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            if False:\n",
         tests=(
             f"{TRIES}d2_an_abort_that_a_full_etcd_refuses_is_made_once_there_is_room",
-            "tests/coordinator_v5/test_deadlines.py::"
+            "tests/coordinator_v5/background/test_deadlines.py::"
             "test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_again",
         ),
         why_tests=SELDOM,
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unreadable-outcomes-stop-the-expiry",
         rule="an outcome block that cannot be read holds back none behind it",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old=(
             "                    blocks.popleft()\n                    continue\n"
             "                if outcomes.mod_revision and"
@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="deadline_key=txn.deadline_key or old,",
         new="deadline_key=old,",
         tests=(
-            "tests/coordinator_v5/test_deadlines.py::test_an_end_right_behind_a_take_over_takes_the_deadline_key_along",
+            "tests/coordinator_v5/background/test_deadlines.py::test_an_end_right_behind_a_take_over_takes_the_deadline_key_along",
         ),
         why_tests="stale deadline keys are swept up later",
     ),
@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="deadline_key=txn.deadline_key or old,",
         new="deadline_key=txn.deadline_key,",
         tests=(
-            "tests/coordinator_v5/test_deadlines.py::"
+            "tests/coordinator_v5/background/test_deadlines.py::"
             "test_the_end_by_one_that_has_slept_takes_its_successor_s_deadline_key_along",
         ),
         why_tests="stale deadline keys are swept up later",
@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-index-never-tried-again",
         rule="a deadline key that etcd refuses is written later",
         section="§5",
-        file="coordinator_v5/sweeper.py",
+        file="coordinator_v5/background/sweeper.py",
         old="        txn.indexing = False\n        try:\n",
         new="        try:\n",
         tests=(f"{TRIES}d3_a_deadline_key_that_a_full_etcd_refuses_is_written_once_there_is_room",),
@@ -143,7 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="uncollected-leaves-the-line",
         rule="what a failed round of collection had in hand is collected by a later one",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old=(
             "                for counter, seen in left.items():\n"
             "                    tc.finals.setdefault(counter, seen)\n"
@@ -156,7 +156,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="names-tried-again-late",
         rule="behind a failed round over names another one follows soon",
         section="§5",
-        file="coordinator_v5/name_expiry.py",
+        file="coordinator_v5/naming/name_expiry.py",
         old="                wait_s = self._first_s\n",
         new="                wait_s = self._every_s\n",
         tests=(f"{TRIES}names_that_a_failed_round_has_left_are_looked_at_soon_and_not_a_whole_round_later",),
@@ -176,11 +176,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="busy-producer-blocks-the-idle",
         rule="a producer that was idle for longest and is busy keeps no other from being forgotten",
         section="§7",
-        file="segments/log/dedup.py",
+        file="segments/log/sends/dedup.py",
         old="  # it has entries in flight\n                continue\n",
         new="\n                break\n",
         tests=(
-            "tests/segments/log/test_dedup.py::"
+            "tests/segments/log/sends/test_dedup.py::"
             "test_a_busy_producer_that_was_idle_for_longest_keeps_no_other_from_being_forgotten",
         ),
         why_tests=SELDOM,
@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lingering-behind-the-first-forgotten",
         rule="one timer serves all batches that linger: it is set anew behind each",
         section="§9",
-        file="txnclient/producing/lingering.py",
+        file="txnclient/producing/channels/lingering.py",
         old="        if first is not None:\n            self._timer =",
         new="        if False:\n            self._timer =",
         tests=(GATHERING + "test_lingering_ends_for_each_of_several_segments_in_its_time",),
@@ -209,7 +209,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="doomed-behind-one-that-is-not",
         rule="an entry whose time is up is taken out wherever it stands",
         section="§9",
-        file="txnclient/producing/outbox.py",
+        file="txnclient/producing/channels/outbox.py",
         old=(
             "        out = [entry for entry in self._waiting if doomed(entry)]\n"
             "        self._waiting = deque(entry for entry in self._waiting if not doomed(entry))\n"
@@ -219,7 +219,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "        while self._waiting and doomed(self._waiting[0]):\n"
             "            out.append(self._waiting.popleft())\n"
         ),
-        tests=("tests/txnclient/producing/test_outbox.py::test_what_is_doomed_goes_wherever_it_stands",),
+        tests=("tests/txnclient/producing/channels/test_outbox.py::test_what_is_doomed_goes_wherever_it_stands",),
         why_tests=SELDOM,
     ),
     Mutant(
@@ -267,7 +267,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-name-counts-as-open",
         rule="a begin of a name that etcd refuses leaves nothing that counts as open (D7)",
         section="§10",
-        file="coordinator_v5/names.py",
+        file="coordinator_v5/naming/names.py",
         old="            answer = error\n            txn.tc.remove(txn)\n",
         new="            answer = error\n",
         tests=(f"{REFUSED_BEGIN}[name]",),
@@ -277,7 +277,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-name-refused-for-ever",
         rule="a name whose begin etcd has refused can be begun once there is room (D7)",
         section="§10",
-        file="coordinator_v5/names.py",
+        file="coordinator_v5/naming/names.py",
         old=(
             '        self._creating.pop(txn.header.name or "", None)\n'
             "        answer: NamedVerdict | TxnError\n"
@@ -297,7 +297,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-keyed-begin-counts-as-open",
         rule="a begin of a transaction key that etcd refuses leaves nothing that counts as open (D7)",
         section="§5",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="            answer = error\n            txn.tc.remove(txn)\n",
         new="            answer = error\n",
         tests=(f"{REFUSED_BEGIN}[key]",),
@@ -325,7 +325,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="decided-elsewhere-before-its-index",
         rule="a late index that finds its transaction decided elsewhere makes this coordinator follow that (D3)",
         section="§5",
-        file="coordinator_v5/sweeper.py",
+        file="coordinator_v5/background/sweeper.py",
         old=(
             "        elif txn.phase is Phase.OPEN and txn.ending is None:\n"
             "            # Another coordinator has decided it"
@@ -384,7 +384,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="keyed-begin-of-a-forgotten-session",
         rule="a keyed begin that is answered once its client has gone waits for it no longer than the grace (D7)",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="        if session.connections:\n            state.sessions.opened(txn, session, connection)\n",
         new="        if True:\n            state.sessions.opened(txn, session, connection)\n",
         tests=(f"{TRIES}d7_a_keyed_begin_that_is_answered_long_after_its_client_has_gone_is_aborted",),

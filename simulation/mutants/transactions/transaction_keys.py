@@ -19,7 +19,7 @@ MUTANTS = (
         name="connect-leaves-the-holders-transaction-open",
         rule="a connect aborts what the holder before has open, in the same etcd transaction",
         section="§9",
-        file="coordinator_v5/transaction_keys.py",
+        file="coordinator_v5/naming/transaction_keys.py",
         old="            opened = header if is_open(header) else None\n            commit, taken = plan_connect(",
         new="            opened = None\n            commit, taken = plan_connect(",
     ),

@@ -7,9 +7,9 @@ from simulation.mutants.mutant import Mutant
 OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
 
 SESSIONS = "tests/coordinator_v5/test_sessions.py::"
-TAKE_OVER = "tests/coordinator_v5/test_takeover.py::"
-COLLECTION = "tests/coordinator_v5/test_collection.py::"
-IN_COMPANY = "tests/coordinator_v5/test_collection_in_company.py::"
+TAKE_OVER = "tests/coordinator_v5/background/test_takeover.py::"
+COLLECTION = "tests/coordinator_v5/background/test_collection.py::"
+IN_COMPANY = "tests/coordinator_v5/background/test_collection_in_company.py::"
 NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
 FULL = "tests/coordinator_v5/test_full.py::"
 ALONE = "no seed was looked for: its test dies of this line alone"
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="new-outcome-blocks-never-expire",
         rule="outcomes expire that were collected after their blocks were listed",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old=(
             "        if verdict.applied and outcomes.mod_revision == 0 and tc.tcid in self._blocks:\n"
             "            self._blocks[tc.tcid].append(block)\n"
@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="look-misses-last-busy",
         rule="an op of one transaction holds back no other's collection, wherever it stands in a batch (E5)",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old="keys.txn_ops(first), keys.prefix_end(keys.txn_ops(last)), set[int | None]()",
         new="keys.txn_ops(first), keys.txn_ops(last), set[int | None]()",
         tests=(COLLECTION + "test_e5_an_op_of_the_last_header_of_a_batch_holds_back_none_of_the_others",),
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="walk-dropped-on-error",
         rule="what predecessors left decided is looked for until all of it is found",
         section="§5",
-        file="coordinator_v5/takeover.py",
+        file="coordinator_v5/background/takeover.py",
         old=(
             "            tc = self.to_walk[0]\n"
             "            await _walk_finals(self._state, tc)\n"
@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="reconcile-ends-at-unreadable",
         rule="a header that cannot be read hides no other's decision",
         section="§5",
-        file="coordinator_v5/sweeper.py",
+        file="coordinator_v5/background/sweeper.py",
         old='                log.error("unreadable header left alone", error=str(error))\n                continue\n',
         new='                log.error("unreadable header left alone", error=str(error))\n                return\n',
         tests=(COLLECTION + "test_a_header_that_cannot_be_read_hides_no_decision_of_another_coordinator_behind_it",),
@@ -118,20 +118,22 @@ MUTANTS: tuple[Mutant, ...] = (
         name="names-told-of-twice",
         rule="a deletion of names over several requests passes each name once",
         section="§10",
-        file="coordinator_v5/kept_names.py",
+        file="coordinator_v5/naming/kept_names.py",
         old='behind = b"" if after is None else keys.txn_name(after) + b"\\0"',
         new='behind = b"" if after is None else keys.txn_name(after)',
-        tests=("tests/coordinator_v5/test_kept_names.py::test_over_several_requests_each_name_is_told_of_once",),
+        tests=("tests/coordinator_v5/naming/test_kept_names.py::test_over_several_requests_each_name_is_told_of_once",),
         why_tests=ALONE,
     ),
     Mutant(
         name="same-count-forgets-begins",
         rule="names begun since the last count are counted until there is another count",
         section="§10",
-        file="coordinator_v5/name_bounds.py",
+        file="coordinator_v5/naming/name_bounds.py",
         old="if counted is not None and (self._counted is None or counted.counted_ms != self._counted.counted_ms):",
         new="if counted is not None:",
-        tests=("tests/coordinator_v5/test_name_bounds.py::test_a_count_that_is_read_twice_forgets_no_begin_between",),
+        tests=(
+            "tests/coordinator_v5/naming/test_name_bounds.py::test_a_count_that_is_read_twice_forgets_no_begin_between",
+        ),
         why_tests=ALONE,
     ),
     Mutant(
@@ -172,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="rest-of-batch-not-cut",
         rule="what is left of a batch, without those that still have ops, is cut into commits anew",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old="            parts = [[one] for one in batch] if apart else _cut(batch)\n",
         new="            parts = [[one] for one in batch] if apart else [list(batch)]\n",
         tests=(IN_COMPANY + "test_e5_ops_of_every_second_transaction_hold_back_none_of_the_others",),
@@ -182,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="run-over-strange-key",
         rule="a key of somebody else between headers, or ops, keeps nothing from collection",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old="            parts = [[one] for one in batch] if apart else _cut(batch)\n",
         new="            parts = _cut(batch)\n",
         tests=(IN_COMPANY + "test_a_strange_key_between_headers_or_ops_holds_back_no_collection",),
@@ -192,7 +194,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="strange-outcome-key-is-fatal",
         rule="a key of somebody else among the outcome blocks ends no coordinator",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old=(
             "    except ValueError:\n"
             '        log.error("unreadable key left alone", key=repr(key))\n'
@@ -206,7 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="header-of-no-state-is-watched",
         rule="a header that was put once, but not as OPEN, ends no coordinator at its deadline",
         section="§5",
-        file="coordinator_v5/takeover.py",
+        file="coordinator_v5/background/takeover.py",
         old="        if decision is None and header.state != OPEN:\n",
         new="        if decision is None and not header.state:\n",
         tests=(TAKE_OVER + "test_a_header_put_once_in_another_state_than_open_ends_no_coordinator",),
@@ -216,7 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="set-aside-of-lost-id",
         rule="a transaction of a lost coordinator id does not count as stuck where the id was lost",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old="        if txn_id.tcid not in self._state.tcids:\n            return  # ▲ lost",
         new="        if txn_id.tcid < 0:\n            return  # ▲ lost",
         tests=(IN_COMPANY + "test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_ever",),
@@ -263,7 +265,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="block-made-while-listed",
         rule="outcomes expire whose block was made while the blocks were listed",
         section="§5",
-        file="coordinator_v5/collector.py",
+        file="coordinator_v5/background/collector.py",
         old=(
             "        made = self._blocks[tcid] = deque()\n"
             "        try:\n"
@@ -291,7 +293,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-deadline-keys-at-once-again",
         rule="deadline keys that a full etcd refuses are put again seldom",
         section="§5",
-        file="coordinator_v5/sweeper.py",
+        file="coordinator_v5/background/sweeper.py",
         old="INDEXED_AT_ONCE if now >= self._index_at else 0",
         new="INDEXED_AT_ONCE",
         tests=(FULL + "test_deadline_keys_that_a_full_etcd_refuses_are_put_again_seldom_and_once_there_is_room",),
@@ -301,7 +303,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-aborts-at-once-again",
         rule="aborts that nobody asked for and a full etcd refuses are sent again seldom",
         section="§5",
-        file="coordinator_v5/sweeper.py",
+        file="coordinator_v5/background/sweeper.py",
         old="        if self._state.clock.monotonic() < self._ends.sweep_at:\n            return 0\n",
         new="",
         tests=(FULL + "test_aborts_that_a_full_etcd_refuses_are_sent_again_seldom_and_once_there_is_room",),

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark_txnstore.jobs.flights import STATISTICS_CHECKPOINT
 from tests.containers.cluster import ContainerCluster
 from tests.containers.engine import SPARK_IMAGE, Container, Engine
-from txnctl.commands.asking import Asking
+from txnctl.commands.shared.asking import Asking
 from txnctl.demo.flights import AIRLINES_FILE, FLIGHTS, PLANES_FILE, copy_data_files
 from txnctl.demo.spark.driver import batch_under_way
 from txnctl.demo.spark.places import STATISTICS

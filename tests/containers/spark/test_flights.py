@@ -16,7 +16,7 @@ from tests.containers.engine import SPARK_IMAGE, Container, Engine, why_no_fault
 from tests.containers.spark.cluster import WORKERS, SparkContainers, Victim
 from tests.containers.spark.judge import differences, of_parquet, of_topic
 from tests.waiting import until
-from txnctl.commands.asking import Asking, asking
+from txnctl.commands.shared.asking import Asking, asking
 from txnctl.demo.flights import FLIGHTS, Flight, read_flights
 from txnctl.demo.load import load
 from txnctl.demo.spark.driver import batch_under_way

@@ -28,8 +28,8 @@ from tests.process.chaos.kept import LOGS, Kept, TakenOnDisk, WriteAheadTranspor
 from txnclient.consuming.consumer import Consumer
 from txnclient.producing.producer import Producer
 from txnwire.clock import SystemClock
-from txnwire.grpc_transport import GrpcTransport
 from txnwire.ports import Transport
+from txnwire.transport.grpc_transport import GrpcTransport
 
 WORKS: dict[str, tuple[str, ...]] = {
     "worker-1": ("history-1", "keyed-1", "queue-1", "obedient-1", "seeking", "acking"),

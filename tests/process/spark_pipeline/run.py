@@ -30,7 +30,7 @@ from tests.process.spark_pipeline.driver import FAILED, DriverRun, ident
 from tests.process.spark_pipeline.judge import Out, Seen, judge
 from tests.process.spark_pipeline.workload import Workload
 from tests.processes import kill, process_cluster
-from tests.txnclient.producing.test_moving_with_cluster import change_at_random
+from tests.txnclient.producing.channels.test_moving_with_cluster import change_at_random
 from txnctl.launch.dev import DevCluster
 from txnstore.etcd.lifetime import tied_to_parent
 

@@ -23,10 +23,10 @@ from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import OwnerRecord, RegistrationRecord, encode
 from txnstore.store import Commit, Delete, Put
-from txnwire.calls import Caller, serve_connection
 from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, Overloaded, TopicExists, TxnError
 from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.calls import Caller, serve_connection
 
 CREATE = pb.Command(create_topic=pb.CreateTopic(topic=str(TOPIC), segments=2))
 WATCH_LAYOUT = pb.Command(watch_layout=pb.WatchLayout(topic=str(TOPIC)))

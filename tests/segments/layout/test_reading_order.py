@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from segments.layout.assignment import assignable, undrained
 from segments.layout.topology import SEALED, Topology, create_record
 from txnclient.connection.topic_layout import SegmentInfo, TopicLayout
-from txnclient.consuming.seeking import unsought
+from txnclient.consuming.places.seeking import unsought
 from txnwire.names import TopicName
 
 KEYS = [0, 0x3FFF, 0x4000, 0x7FFF, 0x8000, 0xBFFF, 0xFFFF]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.publish_times import STEP, Known, PublishTimes
-from segments.log.ledgers import SegmentLog
+from segments.log.ledgers.segment_log import SegmentLog
 from segments.subscription.starts import before_timestamp
 from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.log.segment_log import stored_record, take_over, writer_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerWriter
-from segments.log.ledgers import SegmentLog
+from segments.log.ledgers.segment_log import SegmentLog
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import LedgerRecord, OwnerRecord

@@ -11,7 +11,7 @@ from segments.layout.topology import create_record
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log import erasing
 from segments.log.erasing import anything_left, erase_segment, erase_subscription, find_topic
-from segments.log.ledgers import SegmentLog
+from segments.log.ledgers.segment_log import SegmentLog
 from segments.log.settings import BrokerSettings
 from tests.segments.brokering import Cluster
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.log.retention import Retention
+from segments.log.ledgers.retention import Retention
 from tests.segments.brokering import TOPIC, Client, Cluster
 from tests.segments.changing import controlling
 from tests.segments.log.small_logs import (

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from segments.layout.directory import Directory
 from segments.log.housekeeping import Housekeeper
-from segments.log.retention import Retention
+from segments.log.ledgers.retention import Retention
 from segments.log.settings import BrokerSettings
 from tests.segments.virtual_time import virtual_time
 from txnwire.errors import StoreUnavailable, TxnError

@@ -18,7 +18,7 @@ from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerUnreadable, Recovered
 from segments.ledger.ledger_reserve import Reserve
 from segments.log.erasing import erase_segment
-from segments.log.retention import Retention
+from segments.log.ledgers.retention import Retention
 from segments.log.room import CLOSE_LOOK_S, EXHAUSTED_BYTES, FreeSpace, watermark_of
 from segments.owner.segment import Segment
 from tests.segments.brokering import Cluster

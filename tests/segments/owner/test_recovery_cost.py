@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.log.retention import Retention
+from segments.log.ledgers.retention import Retention
 from segments.log.settings import BrokerSettings
 from segments.owner.segment import Segment
 from tests.segments.brokering import Client, Cluster

@@ -17,9 +17,9 @@ import pytest
 from segments.broker.broker import Broker
 from segments.ledger.ledger import LedgerFailed
 from segments.ledger.sidecars import decode_sidecar
-from segments.log.dedup import Dedup
-from segments.log.retention import Retention
-from segments.log.sending import SendReply
+from segments.log.ledgers.retention import Retention
+from segments.log.sends.dedup import Dedup
+from segments.log.sends.sending import SendReply
 from segments.owner.take_over import _apply_decisions, _scan
 from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_clean_up

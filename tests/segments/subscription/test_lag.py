@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from segments.log.message_counts import STEP
+from segments.log.ledgers.message_counts import STEP
 from segments.log.settings import BrokerSettings
 from segments.owner.lag_samples import LagSampler
 from segments.subscription.lag import LagBudget, SubscriptionLag

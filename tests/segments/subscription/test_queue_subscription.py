@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerUnreadable
 from segments.subscription.dispatch import Delivery
-from segments.subscription.queue import PASSED_AT_ONCE, QueueStatistics
 from segments.subscription.queue_subscription import PASSED_OVER_AT_ONCE
+from segments.subscription.queueing.queue import PASSED_AT_ONCE, QueueStatistics
 from tests.segments.brokering import Cluster, Consumer
 from tests.segments.changing import controlling
-from tests.segments.subscription.queues import counts
+from tests.segments.subscription.queueing.queues import counts
 from tests.waiting import until
 from txnwire.errors import (
     InvalidArgument,

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from segments.log.ledgers import SegmentLog
+from segments.log.ledgers.segment_log import SegmentLog
 from segments.subscription.starts import MOST_MESSAGES, Start, StartPoint, resolve_start
 from tests.segments.ledger_lengths import LedgerLengths
 from txnwire.ids import EARLIEST, Position

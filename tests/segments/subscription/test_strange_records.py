@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segments.log.retention import Retention
+from segments.log.ledgers.retention import Retention
 from segments.owner.lag_samples import LagSampler
 from segments.subscription.lag import UNKNOWN, SubscriptionLag
 from tests.segments.brokering import TOPIC, Cluster

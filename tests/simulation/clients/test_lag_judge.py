@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation.clients.lag_judge import LagJudge
-from txnclient.consuming.lag import Lag, SegmentLag
+from txnclient.consuming.places.lag import Lag, SegmentLag
 
 
 def lag(messages: int | None, seconds: float | None = 0.0) -> Lag:

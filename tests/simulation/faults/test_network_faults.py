@@ -10,7 +10,7 @@ import pytest
 from simulation.world.loop import SimLoop
 from simulation.world.sim_transport import Delays, Network, SimTransport
 from simulation.world.world import SimClock
-from tests.txnwire.transport_contract import command, take
+from tests.txnwire.transport.transport_contract import command, take
 from txnwire.errors import ConnectionLost
 from txnwire.ports import Connection
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.log.sending import Budget
+from segments.log.sends.sending import Budget
 from simulation.judges.leftovers import BUDGETS, EMPTY, OURS, ROOT, files_left, leases_left, left_in, tasks_left
 from tests.segments.virtual_time import LoopClock, run, virtual_time
 from tests.txnclient.scripted_server import TOPIC, connected

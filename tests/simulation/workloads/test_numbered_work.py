@@ -21,7 +21,7 @@ from simulation.world.loop import SimLoop
 from simulation.world.servers import broker_settings, serve, server_settings
 from simulation.world.trace import Trace
 from simulation.world.world import World
-from txnclient.producing.source_ids import Standing
+from txnclient.producing.channels.source_ids import Standing
 
 CONTROL = "control-1"
 BROKERS = ("broker-1", "broker-2")

@@ -10,7 +10,7 @@ import pytest
 
 from simulation.world.loop import SimLoop
 from simulation.world.sim_transport import Network, SimTransport
-from tests.txnwire.transport_contract import Server, TransportContract, command, take
+from tests.txnwire.transport.transport_contract import Server, TransportContract, command, take
 from tests.waiting import until
 from txnwire.errors import ConnectionLost
 from txnwire.ports import Connection

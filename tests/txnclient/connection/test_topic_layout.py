@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import txnclient
 from txnclient.connection.address import parse_url
 from txnclient.connection.topic_layout import TopicLayout, topic_of_segment
-from txnclient.consuming.starts import isolation_to_wire, start_to_wire, topics_of
+from txnclient.consuming.places.starts import isolation_to_wire, start_to_wire, topics_of
 from txnwire.ids import MessageId, Position
 from txnwire.proto import txn_pb2 as pb
 

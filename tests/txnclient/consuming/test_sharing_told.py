@@ -11,7 +11,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.attached import LEFT, attached
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
 from tests.waiting import until
-from txnclient.consuming.pace import PERIOD_S
+from txnclient.consuming.feeds.pace import PERIOD_S
 from txnwire.proto import txn_pb2 as pb
 
 

@@ -20,8 +20,8 @@ from txnclient.consuming import topic_pattern
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.topic_pattern import FollowedTopics, TopicPattern
 from txnwire.clock import SystemClock
-from txnwire.grpc_transport import GrpcTransport
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.grpc_transport import GrpcTransport
 
 NAMES = "topic://public/default/orders-"
 PATTERN = NAMES + ".*"

@@ -13,8 +13,8 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.producing.small_buffers import SMALL, can_only_abort, go_on, values_of
 from tests.txnclient.scripted_server import TOPIC, connected
 from tests.waiting import until
-from txnclient.producing.batches import BulkBatch
 from txnclient.producing.bulk import PART_MESSAGES
+from txnclient.producing.channels.batches import BulkBatch
 from txnwire.errors import StoreFull
 
 

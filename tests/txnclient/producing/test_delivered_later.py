@@ -13,7 +13,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from txnclient.connection.deadlines import Deadline
-from txnclient.producing.batches import GatheringBatch
+from txnclient.producing.channels.batches import GatheringBatch
 from txnclient.producing.later import delivery_time_ms
 from txnwire.clock import SystemClock
 from txnwire.entry import OutgoingMessage

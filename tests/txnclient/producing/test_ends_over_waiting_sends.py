@@ -14,8 +14,8 @@ from tests.txnclient.producing.small_buffers import SMALL, go_on, values_of
 from tests.txnclient.scripted_server import TOPIC, connected
 from tests.waiting import until
 from txnclient.producing.bulk import PART_MESSAGES, BulkPart
+from txnclient.producing.channels.outbox import EntryOutbox
 from txnclient.producing.large_values import PIECE_BYTES
-from txnclient.producing.outbox import EntryOutbox
 from txnclient.producing.producer import producer_impl
 from txnclient.transactions.transaction import impl_of
 from txnclient.transactions.whole import Whole

@@ -11,7 +11,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.producing.segment_of import segment_of
 from tests.txnclient.scripted_server import TOPIC, connected
 from tests.waiting import until
-from txnclient.producing import channel
+from txnclient.producing.channels import channel
 from txnwire.errors import Overloaded, to_wire
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_VALUE_BYTES

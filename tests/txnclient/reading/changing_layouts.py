@@ -13,7 +13,7 @@ from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer
 from txnwire.ids import Position
 from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
-from txnwire.serving import Peer
+from txnwire.transport.serving import Peer
 
 PATH = TopicName.parse(TOPIC).path
 

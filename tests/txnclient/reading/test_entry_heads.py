@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.txnclient.consuming.test_pieces import entry_of
+from tests.txnclient.consuming.received.test_pieces import entry_of
 from txnclient import EntryHead, WholeHeads
-from txnclient.consuming.pieces import Pieces
+from txnclient.consuming.received.pieces import Pieces
 from txnclient.reading.entry_heads import PieceHead, heads_of
 from txnwire.entry import Piece
 from txnwire.ids import Position

@@ -25,7 +25,7 @@ from tests.txnclient.reading.changing_layouts import (
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer
 from tests.txnclient.scripted_server import connected as scripted
 from tests.waiting import until
-from txnclient.consuming.reader_ends import latest_ends
+from txnclient.consuming.places.reader_ends import latest_ends
 from txnclient.reading.reader import behind
 from txnwire.ids import EARLIEST, MessageId, Position
 from txnwire.proto import txn_pb2 as pb

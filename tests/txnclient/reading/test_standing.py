@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from txnclient.consuming.message import Message
-from txnclient.consuming.positions import NextMessage
+from txnclient.consuming.places.positions import NextMessage
+from txnclient.consuming.received.message import Message
 from txnclient.reading.standing import HandedOut, named_by
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb

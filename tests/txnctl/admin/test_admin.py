@@ -38,11 +38,11 @@ from txnstore.records import (
     encode,
 )
 from txnstore.store import Commit, KeyValue, Put
-from txnwire.calls import serve_connection
 from txnwire.errors import ConnectionLost, NotOwner
 from txnwire.ids import TxnId
 from txnwire.names import TopicName
 from txnwire.ports import Connection
+from txnwire.transport.calls import serve_connection
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 ASKED_AT_ONCE = 50

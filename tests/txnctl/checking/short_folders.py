@@ -16,8 +16,8 @@ import msgspec
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import Recovered
 from segments.ledger.sidecars import decode_sidecar, encode_sidecar
-from segments.log.dedup import Dedup
-from segments.log.dedup_footer import DedupFooter
+from segments.log.ledgers.dedup_footer import DedupFooter
+from segments.log.sends.dedup import Dedup
 from txnctl.checking.invariants import broken_invariants
 from txnctl.checking.ledgers import broken_ledgers
 from txnctl.checking.picture import Picture, take_picture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.log.ledgers import SegmentLog
+from segments.log.ledgers.segment_log import SegmentLog
 from txnctl.checking.picture import take_picture
 from txnctl.checking.repair import Repair
 from txnctl.checking.rewound import EPOCH_STEP, IDS_STEP

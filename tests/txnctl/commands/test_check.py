@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from segments.layout.topology import Topology
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import encode_sidecar
-from segments.log.ledger_pages import cut
+from segments.log.ledgers.ledger_pages import cut
 from txnctl.checking.invariants import RULES, broken_invariants
 from txnctl.checking.ledgers import Now, broken_ledgers
 from txnctl.checking.picture import READERS, Picture, gaps, take_picture

@@ -19,14 +19,14 @@ from tests.cluster import InProcessCluster
 from tests.processes import read_all
 from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnctl.command_line import done, start, txnctl
-from txnctl.commands.asking import start_of
-from txnctl.commands.lines import Input, PipedMessage
 from txnctl.commands.piping import _send, _Sent
+from txnctl.commands.shared.asking import start_of
+from txnctl.commands.shared.lines import Input, PipedMessage
 from txnctl.main import wants_json
 from txnwire.clock import SystemClock
 from txnwire.errors import InvalidArgument
-from txnwire.grpc_transport import GrpcTransport
 from txnwire.ids import MessageId, Position
+from txnwire.transport.grpc_transport import GrpcTransport
 
 TOPIC = "topic://public/default/orders"
 

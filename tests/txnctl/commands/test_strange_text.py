@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.txnctl.command_line import txnctl
-from txnctl.commands.lines import Splitter
-from txnctl.commands.output import Format, show_rows
 from txnctl.commands.piping import _stdin_chunks
+from txnctl.commands.shared.lines import Splitter
+from txnctl.commands.shared.output import Format, show_rows
 from txnwire.errors import InvalidArgument
 
 

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from coordinator_v5.collector import Collector
+from coordinator_v5.background.collector import Collector
 from segments.broker.claims import Claims
-from segments.log.retention import Retention
+from segments.log.ledgers.retention import Retention
 from segments.owner.segment import Segment
 from tests.cluster import InProcessCluster
 from tests.waiting import until

@@ -8,7 +8,7 @@ import time
 
 import txnclient
 from pyspark_txnstore.jobs.flights import STATISTICS_CHECKPOINT
-from txnctl.commands.asking import Asking, asking
+from txnctl.commands.shared.asking import Asking, asking
 from txnctl.demo.changes import Changes, JobProgress, Pause, Say
 from txnctl.demo.flights import FLIGHTS
 from txnctl.demo.spark.driver import SparkDriver, batch_under_way

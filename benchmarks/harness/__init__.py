@@ -1,0 +1,1 @@
+"""What benchmarks share: clusters of real processes, load, results, and what they were measured on."""

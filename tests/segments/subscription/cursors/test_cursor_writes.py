@@ -1,0 +1,150 @@
+"""How cursors are written: what has changed, lost compares, blocks that go."""
+
+from __future__ import annotations
+
+from segments.subscription.cursors.cursor import MARK, Cursor
+from tests.segments.ledger_lengths import LedgerLengths
+from tests.segments.subscription.cursors.cursors import Stored, at, whole
+from txnstore import records
+from txnstore.records import CursorBlock, CursorMark
+from txnwire.ids import EARLIEST
+from watchers.acks import WHOLE
+
+
+def test_only_what_changed_is_written_and_what_is_passed_goes_last(cursor: Cursor) -> None:
+    stored = Stored()
+    cursor.ack(whole(5))
+    cursor.ack(whole(4097, 4))
+    assert stored.flush(cursor) == ["1-0", "4-1"]
+    cursor.ack(whole(4098, 4))
+    assert stored.flush(cursor) == ["4-1"]
+    cursor.ack_cumulative(whole(0, 4))
+    assert stored.flush(cursor) == [MARK, "1-0"]
+    assert sorted(stored.records) == ["4-1", MARK]
+    assert stored.flush(cursor) == []
+
+
+def test_start_counts_only_until_a_mark_is_stored(cursor: Cursor, ledgers: LedgerLengths) -> None:
+    stored = Stored()
+    assert stored.load(ledgers, at(4)).mark_delete == at(4)
+    cursor.ack_cumulative(whole(7))
+    cursor.seek(at(2))
+    stored.flush(cursor)
+    assert stored.load(ledgers, at(4)).mark_delete == at(2)
+
+
+def test_change_during_a_write_is_written_next(cursor: Cursor) -> None:
+    stored = Stored()
+    cursor.ack(whole(5))
+    cursor.ack_cumulative(whole(0))
+    writes = cursor.block_writes()
+    cursor.ack(whole(6))
+    cursor.ack_cumulative(whole(1))
+    stored.revision = 1
+    for write in writes:
+        assert write.value is not None
+        stored.put(write.block, write.value)
+    cursor.written(writes, {write.block: 1 for write in writes})
+    assert cursor.dirty
+    assert stored.flush(cursor) == [MARK, "1-0"]
+
+
+def test_block_passed_while_its_first_write_is_under_way_is_deleted_afterwards(cursor: Cursor) -> None:
+    stored = Stored()
+    cursor.ack(whole(5))
+    writes = cursor.block_writes()
+    cursor.ack_cumulative(whole(9))
+    stored.revision = 1
+    stored.put("1-0", writes[0].value or b"")
+    cursor.written(writes, {"1-0": 1})
+    assert stored.flush(cursor) == [MARK, "1-0"]
+    assert list(stored.records) == [MARK]
+
+
+def test_block_that_comes_back_while_it_is_being_deleted_is_created_anew(ledgers: LedgerLengths) -> None:
+    cursor, stored = Cursor(ledgers, EARLIEST), Stored()
+    cursor.ack(whole(5))
+    stored.flush(cursor)
+    cursor.ack_cumulative(whole(6))
+    writes = cursor.block_writes()
+    assert [write.value is None for write in writes] == [False, True]
+    cursor.ack(whole(8))
+    stored.revision += 1
+    stored.put(MARK, writes[0].value or b"")
+    del stored.records["1-0"]
+    cursor.written(writes, {MARK: stored.revision})
+    assert stored.flush(cursor) == ["1-0"]
+    assert stored.load(ledgers).acked(at(8)) == WHOLE
+
+
+def test_block_that_comes_back_before_it_is_deleted_is_rewritten(ledgers: LedgerLengths) -> None:
+    cursor, stored = Cursor(ledgers, EARLIEST), Stored()
+    cursor.ack(whole(5))
+    stored.flush(cursor)
+    cursor.ack_cumulative(whole(6))
+    cursor.ack(whole(8))
+    assert stored.flush(cursor) == [MARK, "1-0"]
+    loaded = stored.load(ledgers)
+    assert (loaded.mark_delete, loaded.acked(at(8)), loaded.acked(at(7))) == (at(6), WHOLE, 0)
+
+
+def test_p6_lost_compare_merges_and_never_goes_back(cursor: Cursor, ledgers: LedgerLengths) -> None:
+    """▲ P11: what stands there stays, acks only add up."""
+    stored = Stored()
+    cursor.ack_cumulative(whole(2))
+    cursor.ack(whole(6))
+    stored.revision = 9
+    stored.put(MARK, records.encode(CursorMark(position=(1, 4))))
+    stored.put("1-0", records.encode(CursorBlock(ledger_id=1, first_entry=0, acked="80", partial=[(8, 4, "01")])))
+    for block in (MARK, "1-0"):
+        cursor.reload(block, stored.records[block].value, 9)
+    assert cursor.mark_delete == at(4)
+    assert stored.flush(cursor) == [MARK, "1-0"]
+    loaded = stored.load(ledgers)
+    assert [loaded.acked(at(entry_id)) for entry_id in range(4, 9)] == [WHOLE, 0, WHOLE, WHOLE, 0b1]
+
+
+def test_lost_compare_on_an_absent_record_creates_it(cursor: Cursor) -> None:
+    stored = Stored()
+    cursor.ack(whole(5))
+    cursor.ack_cumulative(whole(0))
+    stored.flush(cursor)
+    stored.records.clear()
+    cursor.ack(whole(6))
+    cursor.ack_cumulative(whole(1))
+    cursor.reload(MARK, None, 0)
+    cursor.reload("1-0", None, 0)
+    assert stored.flush(cursor) == [MARK, "1-0"]
+
+
+def test_seek_wins_over_what_a_lost_compare_finds(cursor: Cursor, ledgers: LedgerLengths) -> None:
+    stored = Stored()
+    cursor.ack_cumulative(whole(7))
+    cursor.ack(whole(9))
+    stored.flush(cursor)
+    stored.flush(stored.load(ledgers))
+    cursor.seek(at(2))
+    stored.revision = 50
+    stored.put(MARK, stored.records[MARK].value)
+    stored.put("1-0", stored.records["1-0"].value)
+    for block in (MARK, "1-0"):
+        cursor.reload(block, stored.records[block].value, 50)
+    stored.flush(cursor)
+    loaded = stored.load(ledgers)
+    assert (loaded.mark_delete, loaded.acked(at(9))) == (at(2), 0)
+
+
+def test_a_sought_mark_never_stands_beside_older_acks(ledgers: LedgerLengths) -> None:
+    """▲ Each prefix of the writes may be all that is stored before a crash: messages would never come again."""
+    cursor, stored = Cursor(ledgers, EARLIEST), Stored()
+    cursor.ack_cumulative(whole(4))
+    cursor.ack(whole(6))
+    stored.flush(cursor)
+    cursor.seek(at(1))
+    cursor.ack(whole(7))
+    writes = cursor.block_writes()
+    assert sorted(write.block for write in writes) == ["1-0", MARK]
+    for write in writes:
+        stored.put(write.block, write.value or b"")
+        found = stored.load(ledgers)
+        assert found.mark_delete == at(4) or found.acked(at(6)) == 0

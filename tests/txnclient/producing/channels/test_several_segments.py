@@ -1,0 +1,201 @@
+"""Transactions with something in several segments, or at several places of one producer: what ends them, or waits for
+room with them, is dealt with at each (scenarios A5, C2, C3)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.producing.channels.rounds import LOW
+from tests.txnclient.producing.channels.test_moving_producer import HIGH
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.waiting import until
+from txnclient.producing.bulk import PART_MESSAGES, BulkPart
+from txnclient.producing.large_values import PIECE_BYTES
+from txnclient.producing.producer import producer_impl
+from txnclient.transactions.transaction import impl_of
+from txnwire.protocol import MAX_VALUE_BYTES
+
+BOTH = (LOW[0], HIGH[0])
+"""A key of each segment."""
+
+
+@virtual_time
+async def test_c2_a_commit_sends_at_once_what_gathers_for_each_segment() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC, linger_ms=3_600_000)
+        server.stall_sends = True
+        txn = await client.begin(timeout=7200)
+        for key in BOTH:
+            producer.send_nowait(b"under way", key=key, txn=txn)
+        await until(lambda: server.seen["send"] == 2)
+        for key in BOTH:
+            producer.send_nowait(b"gathers", key=key, txn=txn)
+        committing = asyncio.ensure_future(txn.commit())
+        await until(lambda: server.seen["send"] == 4, within_s=5.0)
+        server.stall_sends = False
+        server.finish_sends()
+        await committing
+        assert cluster.values_by_key() == {key.encode(): [b"under way", b"gathers"] for key in BOTH}
+
+
+@virtual_time
+async def test_a5_a_commit_that_does_not_count_its_writer_gives_up_what_that_has_for_each_segment() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.hold["open_producer"] = asyncio.Event()
+        shared = await client.begin(name="job/1")
+        producer = await client.producer(TOPIC)
+        sent = [producer.send_nowait(b"x", key=key, txn=shared) for key in BOTH]
+        await until(lambda: server.seen["open_producer"] == 2)
+        await shared.commit(writers=[])
+        for one in sent:
+            with pytest.raises(txnclient.InvalidTxnState):
+                await asyncio.wait_for(one, 1.0)
+
+
+@virtual_time
+async def test_c2_an_abort_that_nobody_answers_has_given_up_what_is_not_sent_to_each_segment() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.hold["open_producer"] = asyncio.Event()
+        producer = await client.producer(TOPIC)
+        txns = [await client.begin() for _ in range(2)]
+        sent = [producer.send_nowait(b"x", key=key, txn=txn) for txn in txns for key in BOTH]
+        await until(lambda: server.seen["open_producer"] == 2)
+        server.ignore["end_txn"] = 2
+        for error in await asyncio.gather(*(txn.abort(timeout=1.0) for txn in txns), return_exceptions=True):
+            assert isinstance(error, txnclient.Timeout)
+        assert all(isinstance(one.exception(), txnclient.InvalidTxnState) for one in sent)
+        await asyncio.gather(*(txn.abort() for txn in txns))
+
+
+@virtual_time
+async def test_c2_a_bulk_send_sends_nothing_more_once_its_transaction_is_aborting() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC)
+        parts = producer_impl(producer).parts([("k", b"%d" % n) for n in range(2 * PART_MESSAGES)])
+        given = asyncio.Event()
+        given.set()
+
+        async def pull() -> BulkPart | None:
+            await given.wait()
+            given.clear()
+            return next(parts, None)
+
+        txn = await client.begin()
+        sending = asyncio.ensure_future(producer_impl(producer).send_pulled(pull, txn=impl_of(txn)))
+        await until(lambda: server.seen["send"])
+        await asyncio.sleep(0.1)
+        sent = server.seen["send"]
+        server.hold["end_txn"] = asyncio.Event()
+        aborting = asyncio.ensure_future(txn.abort())
+        await until(lambda: server.seen["end_txn"])
+        given.set()
+        with pytest.raises(txnclient.InvalidTxnState, match="was aborted"):
+            await sending
+        assert server.seen["send"] == sent
+        server.hold["end_txn"].set()
+        await aborting
+
+
+@virtual_time
+async def test_c3_who_waits_for_room_behind_a_piece_that_cannot_be_placed_gets_its_turn() -> None:
+    """The segment of a value in pieces is sealed while one of them waits: it takes no room."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC, compression=None, buffer_bytes=2 * (PIECE_BYTES + 100))
+        txn = await client.begin()
+        server.stall_sends = True
+        value = bytes(MAX_VALUE_BYTES + 1)
+        sending = asyncio.ensure_future(producer.send(value, key=LOW[0], chunk=True, txn=txn))
+        await until(lambda: server.stalled)
+        await asyncio.sleep(0.1)
+        behind = [asyncio.ensure_future(producer.send(b"behind", key=key)) for key in BOTH]
+        await asyncio.sleep(0.1)
+        cluster.sealed[SEGMENTS[0]] = None
+        server.drop_stalled()
+        server.tell_sealed(SEGMENTS[0])
+        server.stall_sends = False
+        cluster.split(0)
+        async with asyncio.timeout(5.0):
+            await asyncio.gather(sending, *behind)
+        await txn.commit()
+        assert producer_impl(producer)._buffer.taken == 0
+
+
+@virtual_time
+async def test_s5_a_bulk_send_that_waits_for_room_goes_where_its_keys_belong_by_then() -> None:
+    """Its segment was split meanwhile, and this producer had never written to it."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC, buffer_bytes=1000, batch_bytes=1000, compression=None)
+        server.stall_sends = True
+        first = producer.send_nowait(bytes(900), key=HIGH[0])
+        await until(lambda: server.stalled)
+        sending = asyncio.ensure_future(producer.send_many([(key, bytes(200)) for key in LOW[:2]]))
+        await asyncio.sleep(0.1)
+        cluster.sealed[SEGMENTS[0]] = None
+        cluster.split(0)
+        await asyncio.sleep(0.1)
+        server.stall_sends = False
+        server.finish_sends()
+        async with asyncio.timeout(5.0):
+            await asyncio.gather(first, sending)
+        assert not cluster.stored[SEGMENTS[0]]
+
+
+@virtual_time
+async def test_c4_a_flush_waits_for_each_part_of_what_was_divided_before() -> None:
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        second = cluster.servers["broker:2"]
+        producer = await client.producer(TOPIC)
+        cluster.seal(0)
+        sent = [producer.send_nowait(b"x", key=key) for key in LOW]
+        await asyncio.sleep(0.1)
+        second.stall_sends = True
+        cluster.split(0)
+        cluster.move(cluster.path(3), "broker:2")
+        await until(lambda: second.stalled and any(one.done() for one in sent))
+        flushing = asyncio.ensure_future(producer.flush())
+        await asyncio.sleep(0.5)
+        assert not flushing.done()
+        second.stall_sends = False
+        second.finish_sends()
+        await flushing
+        assert all(one.done() for one in sent)
+
+
+@virtual_time
+async def test_c4_a_bulk_send_is_done_once_all_segments_have_answered() -> None:
+    """What has failed by then is its own to raise: nobody else would."""
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        cluster.move(SEGMENTS[1], "broker:2")
+        second = cluster.servers["broker:2"]
+        producer = await client.producer(TOPIC)
+        second.hold["send"] = asyncio.Event()
+        second.refuse["send"] = [txnclient.StoreFull("full")]
+        sending = asyncio.ensure_future(producer.send_many([(key, b"x") for key in BOTH]))
+        await until(lambda: second.seen["send"] and cluster.stored[SEGMENTS[0]])
+        await asyncio.sleep(0.5)
+        assert not sending.done()
+        second.hold["send"].set()
+        with pytest.raises(txnclient.StoreFull):
+            await sending
+
+
+@virtual_time
+async def test_what_was_sent_without_a_key_leaves_nothing_of_its_transaction_behind() -> None:
+    async with connected() as (_, client):
+        producer = await client.producer(TOPIC)
+        for end in ("commit", "abort"):
+            for _number in range(10):
+                txn = await client.begin()
+                await producer.send(b"x", txn=txn)
+                await getattr(txn, end)()
+        assert [txn for txn in producer_impl(producer)._channels._keyless if txn is not None] == []

@@ -1,0 +1,128 @@
+"""A topic's DAG as lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txnctl.commands.shared.drawing import draw
+from txnctl.commands.topics import thresholds_of
+from txnwire.errors import InvalidArgument
+
+
+def segment(number: int, lo: int, hi: int, parents: list[int], children: list[int], **facts: Any) -> dict[str, Any]:
+    return {
+        "id": number,
+        "descriptor": f"{lo:04x}-{hi:04x}-{number}",
+        "lo": lo,
+        "hi": hi,
+        "parents": parents,
+        "children": children,
+        "state": "SEALED" if children else "ACTIVE",
+        "owner": "b1",
+        "entries": 1234,
+        "last_confirmed": "1:1233",
+        "max_read_position": "1:1233",
+        "pinned_by": [],
+        "backlog": {},
+        "load": None,
+        "error": None,
+    } | facts
+
+
+def drawn(*segments: dict[str, Any], changes: Any = (), policies: Any = (), everything: bool = False) -> list[str]:
+    answer = {
+        "topic": "topic://t/n/x",
+        "epoch": 4,
+        "policies": dict(policies),
+        "changes": list(changes),
+        "segments": sorted(segments, key=lambda one: (one["lo"], one["id"])),
+    }
+    return list(draw(answer, everything=everything))
+
+
+PIN = {"txn": "0003-1", "position": "1:7", "entries_behind": 5, "owner": "alice"}
+SEGMENTS = (
+    segment(0, 0, 0xFFFF, [], [1, 2], backlog={"billing": 12, "audit": 0}, pinned_by=[PIN]),
+    segment(
+        1,
+        0,
+        0x7FFF,
+        [0],
+        [3, 4],
+        owner=None,
+        entries=None,
+        last_confirmed=None,
+        max_read_position=None,
+        error="NotOwner: nobody",
+    ),
+    segment(2, 0x8000, 0xFFFF, [0], [5]),
+    segment(3, 0, 0x3FFF, [1], [], load={"messages_per_s": 12_000.0, "bytes_per_s": 1_500_000.0}),
+    segment(4, 0x4000, 0x7FFF, [1], [5]),
+    segment(5, 0x4000, 0xFFFF, [4, 2], []),
+)
+
+
+def test_parents_stand_before_their_children_with_all_that_is_known_of_them() -> None:
+    change = {"kind": "merge", "segments": ["t/n/x/0000-3fff-3", "t/n/x/4000-ffff-5"], "for_s": 1.25}
+    assert drawn(*SEGMENTS, policies={"retention_ms": 60_000}, changes=[change]) == [
+        "topic://t/n/x  layout epoch 4: 2 active, 4 sealed",
+        "policies: retention_ms 60,000",
+        "under way: merge of t/n/x/0000-3fff-3 and t/n/x/4000-ffff-5, for 1.2 s",
+        "",
+        "segment            0000        ffff  state   merged  owner   entries  end     readable             comes in"
+        "  backlog",
+        "0000-ffff-0        ████████████████  sealed          b1        1,234  1:1233  1:1233                       "
+        "  billing 12",
+        "                   held at 1:7 by 0003-1 of alice, 5 entries behind it",
+        "├─ 0000-7fff-1     ████████········  sealed          nobody",
+        "                   NotOwner: nobody",
+        "│  ├─ 0000-3fff-3  ████············  active          b1        1,234  1:1233  1:1233    12,000/s 1,500 kB/s",
+        "│  └─ 4000-7fff-4  ····████········  sealed          b1        1,234  1:1233  1:1233",
+        "└─ 8000-ffff-2     ········████████  sealed          b1        1,234  1:1233  1:1233",
+        "   └─ 4000-ffff-5  ····████████████  active  4+2     b1        1,234  1:1233  1:1233",
+    ]
+
+
+def test_what_is_long_over_is_counted_and_drawn_when_asked_for() -> None:
+    segments = [segment(0, 0, 0xFFFF, [], [1, 2])]
+    for number in range(1, 19, 3):  # split, merged, split again
+        more = number + 3 < 19
+        segments += [
+            segment(number, 0, 0x7FFF, [number - 1], [number + 2]),
+            segment(number + 1, 0x8000, 0xFFFF, [number - 1], [number + 2]),
+            segment(number + 2, 0, 0xFFFF, [number, number + 1], [number + 3, number + 4] if more else []),
+        ]
+    lines = drawn(*segments)
+    assert [line.split(" ")[1] if line[0] in "└├" else line.split(" ")[0] for line in lines[3:6]] == [
+        "0000-7fff-16",
+        "0000-ffff-18",
+        "8000-ffff-17",
+    ]
+    assert len(lines) == 2 + 1 + 3 + 2, "the active one and its parents"
+    assert lines[-1] == ("16 older segments more, sealed, with 19,744 entries that nobody waits for; --all shows them")
+    assert len(drawn(*segments, everything=True)) == 2 + 1 + 19
+
+
+def test_nobody_owns_it_and_nothing_is_known() -> None:
+    lines = drawn(segment(0, 0, 0xFFFF, [], [], owner=None, entries=None, last_confirmed=None, max_read_position=None))
+    assert lines[-1] == "0000-ffff-0  ████████████████  active  nobody"
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("off", "off"),
+        ("", {}),
+        ("max_segments=8,split_messages_per_s=2.5e3", {"max_segments": 8, "split_messages_per_s": 2500.0}),
+    ],
+)
+def test_a_policy_is_typed_in_one_word(text: str, policy: Any) -> None:
+    assert thresholds_of(text) == policy
+
+
+@pytest.mark.parametrize("text", ["on", "max_segments", "max_segments=many"])
+def test_a_policy_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"expected off, or name=number.*--drop autoscale"):
+        thresholds_of(text)

@@ -1,0 +1,257 @@
+"""Moves messages of a queue subscription that were delivered too often to another topic, each exactly once.
+
+▲ The move is one transaction that sends the copy and acks the original, so no crash loses or doubles a message. If a
+move fails, the consumer nacks the message and moves it after a later redelivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from txnclient.connection.deadlines import Deadline
+from txnclient.connection.opening import Opening
+from txnclient.connection.session import Session
+from txnclient.connection.topic_layout import TopicLayout
+from txnclient.consuming.places.starts import check_count
+from txnclient.consuming.received.message import Message
+from txnclient.producing.producer import Producer
+from txnclient.transactions.transaction import Transaction, TransactionState, transaction_impl
+from txnclient.transactions.transaction_impl import TransactionImpl
+from txnwire.errors import (
+    InvalidArgument,
+    InvalidTxnState,
+    MessageTooLarge,
+    NotAllowed,
+    OutcomeUnknown,
+    SubscriptionNotFound,
+    TopicExists,
+    TopicNotFound,
+    TxnError,
+)
+from txnwire.names import TopicName
+from txnwire.protocol import MAX_VALUE_BYTES
+
+ORIGIN_TOPIC = "dlq.topic"
+ORIGIN_MESSAGE_ID = "dlq.message_id"
+ORIGIN_SUBSCRIPTION = "dlq.subscription"
+REDELIVERIES = "dlq.redeliveries"
+
+MOVE_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 2.0
+"""How long closing a consumer waits for moves; the rest is delivered to another consumer."""
+
+_PASSING = (InvalidTxnState, NotAllowed, MessageTooLarge, TopicNotFound, SubscriptionNotFound, OutcomeUnknown)
+"""What fails one move. ▲ Also that a topic is gone: that of the dead letters is made again by the next move, and that
+of the message ends its feed, which may be one of many topics of a pattern. Also that nobody can tell what became of a
+copy, whose segment has left its topic: its transaction is aborted."""
+
+_log = logging.getLogger("txnclient")
+
+
+class Services(Protocol):
+    """The client's calls that a move needs."""
+
+    @property
+    def transaction_key(self) -> str | None: ...
+    async def create_topic(self, topic: str, *, segments: int = 1) -> TopicLayout: ...
+    def producer(self, topic: str) -> Opening[Producer[bytes]]: ...
+    async def begin(self, *, timeout: float = 60.0) -> Transaction: ...
+
+
+class DeadMessageHolder(Protocol):
+    """The feed that received a dead message: acks it in a transaction, or gives it back."""
+
+    def ack_nowait(
+        self, messages: Sequence[Message[Any]], txn: TransactionImpl, deadline: Deadline
+    ) -> list[asyncio.Future[None]]: ...
+    def nack_nowait(self, messages: Sequence[Message[Any]], delay_s: float) -> list[asyncio.Future[None]]: ...
+    def settled(self, count: int) -> None:
+        """`count` of the messages it handed over are moved or given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPolicy:
+    """When a message is dead, and where it goes. `topic`: None for each topic's own, `<topic>-<subscription>-DLQ`."""
+
+    services: Services
+    max_redeliveries: int
+    topic: str | None
+
+    @classmethod
+    def of(cls, services: Services, max_redeliveries: int | None, topic: str | None) -> DeadLetterPolicy | None:
+        """None if redelivery has no limit. Raises `InvalidArgument`."""
+        if max_redeliveries is None:
+            if topic is not None:
+                raise InvalidArgument("a dead_letter_topic needs max_redeliveries: after how many a message goes there")
+            return None
+        check_count(max_redeliveries, "max_redeliveries", "redeliveries", least=0)
+        return cls(services, max_redeliveries, None if topic is None else str(TopicName.parse(topic)))
+
+    def topic_for(self, origin: str, subscription: str) -> str:
+        return self.topic or f"{origin}-{subscription}-DLQ"
+
+    def check(self, topics: Sequence[str], subscription: str) -> None:
+        """▲ Raises `InvalidArgument` if no message of these topics could be moved: otherwise the first dead message
+        would stop one worker after another."""
+        if self.topic in topics:
+            raise InvalidArgument(
+                f"dead_letter_topic {self.topic!r} is a topic of this consumer: what is moved there would come back to "
+                "it for ever; name another one"
+            )
+        for origin in topics:
+            target = self.topic_for(origin, subscription)
+            try:
+                TopicName.parse(target)
+            except InvalidArgument as error:
+                raise InvalidArgument(
+                    f"the dead letters of {origin} would go to {target!r}, whose name is too long: give a "
+                    "dead_letter_topic, or the subscription a shorter name"
+                ) from error
+
+
+class DeadLetters:
+    """Moves dead messages of one consumer's feeds in the background, one entry at a time."""
+
+    def __init__(
+        self,
+        session: Session,
+        policy: DeadLetterPolicy,
+        subscription: str,
+        *,
+        redelivery_delay_s: float,
+        on_failed: Callable[[TxnError], None],
+    ) -> None:
+        """`on_failed` receives errors that no retry cures, e.g. that the dead-letter topic may not be created."""
+        self._session = session
+        self._policy = policy
+        self._subscription = subscription
+        self._redelivery_delay_s = redelivery_delay_s
+        self._on_failed = on_failed
+        self._producers: dict[str, Producer[bytes]] = {}
+        self._waiting: deque[tuple[DeadMessageHolder, list[Message[Any]]]] = deque()
+        """Bounded by the feeds: they grant no permits for messages waiting here."""
+        self._task: asyncio.Task[None] | None = None
+        self._moved = 0
+        self._closed = False
+
+    @property
+    def moved(self) -> int:
+        """Messages moved so far."""
+        return self._moved
+
+    def is_dead(self, message: Message[Any]) -> bool:
+        return message.redelivery_count > self._policy.max_redeliveries
+
+    def put(self, holder: DeadMessageHolder, messages: list[Message[Any]]) -> None:
+        """Queue messages of one entry for moving."""
+        self._waiting.append((holder, messages))
+        if self._task is None and not self._closed:
+            self._task = self._session.tasks.start(self._move_all(), name="dead letters", on_failed=self._on_failed)
+
+    async def _move_all(self) -> None:
+        try:
+            while self._waiting:
+                holder, messages = self._waiting[0]
+                try:
+                    await self._move(holder, messages)
+                except TxnError as error:
+                    await self._give_back(holder, messages, error)
+                self._waiting.popleft()
+                holder.settled(len(messages))
+        finally:
+            self._task = None
+
+    async def _move(self, holder: DeadMessageHolder, messages: list[Message[Any]]) -> None:
+        """Move the messages. Raises the error if nothing was moved."""
+        producer = await self._producer(self._policy.topic_for(messages[0].topic, self._subscription))
+        txn = await self._policy.services.begin(timeout=MOVE_TIMEOUT_S)
+        try:
+            for message in messages:
+                try:
+                    await self._send(producer, message, self._origin(message), txn)
+                except MessageTooLarge:  # at the size limit: omit its origin
+                    await self._send(producer, message, {}, txn)
+            holder.ack_nowait(messages, transaction_impl(txn), self._session.deadline())
+            await txn.commit()
+        except TxnError as error:
+            if txn.state is TransactionState.COMMITTING:
+                # The outcome is unknown: retry once, then settle in the background.
+                await txn.commit()
+            else:
+                await self._abort(txn, error)
+                raise
+        finally:
+            transaction_impl(txn).settle_later()  # if cancelled, or the outcome is unknown
+        self._moved += len(messages)
+
+    async def _send(
+        self, producer: Producer[bytes], message: Message[Any], origin: dict[str, str], txn: Transaction
+    ) -> None:
+        data = message.data
+        await producer.send(
+            data,
+            key=message.key,
+            properties={**message.properties, **origin},
+            event_time_ms=message.event_time_ms,
+            txn=txn,
+            chunk=len(data) > MAX_VALUE_BYTES,
+        )
+
+    async def _abort(self, txn: Transaction, error: TxnError) -> None:
+        try:
+            await txn.abort()
+        except TxnError as failure:
+            error.add_note(f"and aborting transaction {txn.id} failed: {failure}")
+
+    def _origin(self, message: Message[Any]) -> dict[str, str]:
+        return {
+            ORIGIN_TOPIC: message.topic,
+            ORIGIN_MESSAGE_ID: str(message.id),
+            ORIGIN_SUBSCRIPTION: self._subscription,
+            REDELIVERIES: str(message.redelivery_count),
+        }
+
+    async def _producer(self, topic: str) -> Producer[bytes]:
+        producer = self._producers.get(topic)
+        if producer is None:
+            try:
+                producer = await self._policy.services.producer(topic)
+            except TopicNotFound:
+                await self._create(topic)
+                producer = await self._policy.services.producer(topic)
+            self._producers[topic] = producer
+        return producer
+
+    async def _create(self, topic: str) -> None:
+        try:
+            await self._policy.services.create_topic(topic, segments=1)
+        except TopicExists as error:
+            _log.debug("somebody else was faster: %s", error)
+
+    async def _give_back(self, holder: DeadMessageHolder, messages: list[Message[Any]], error: TxnError) -> None:
+        _log.warning("moving %d messages of %s to the dead letters: %s", len(messages), messages[0].topic, error)
+        if not (error.retriable or error.requires_abort or isinstance(error, _PASSING)):
+            self._on_failed(error)
+        holder.nack_nowait(messages, self._redelivery_delay_s)
+        producer = self._producers.pop(self._policy.topic_for(messages[0].topic, self._subscription), None)
+        if producer is not None:
+            await producer.close()
+
+    async def close(self) -> None:
+        """Wait for the current moves, at most 2 s."""
+        self._closed = True
+        task = self._task
+        try:
+            if task is not None:
+                await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
+        finally:
+            if self._task is not None:
+                # ▲ First: once its producer is closed it would go on with the next message, by one that nobody closes.
+                self._task.cancel()
+                await asyncio.wait((self._task,))
+            await asyncio.gather(*(producer.close() for producer in self._producers.values()))
