@@ -14,6 +14,13 @@ from txnctl.launch.dev import DevCluster, DevSettings
 FLAGS = ("--client-grace-s", "2", "--header-retention-s", "2", "--lease-ttl-s", "5")
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # the second: it has ended since the file was opened
+        return False
+
+
 @asynccontextmanager
 async def process_cluster(
     data_dir: Path,

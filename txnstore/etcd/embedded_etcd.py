@@ -141,7 +141,11 @@ async def wait_stopped(pid: int) -> None:
 
 
 def _is_stopped(thread: Path) -> bool:
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    """Whether it runs no more: it is stopped, or it has ended."""
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class EmbeddedEtcd:

@@ -16,6 +16,7 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
+from tests.processes import is_alive
 from tests.txnctl.command_line import TIMEOUT_S, done, start, txnctl
 from tests.waiting import until
 from txnctl.metrics.catalogue import catalogue
@@ -59,13 +60,6 @@ class Dev:
         code = await asyncio.wait_for(self.process.wait(), 30)
         await until(lambda: not any(is_alive(pid) for pid in before), within_s=10)
         return code
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @asynccontextmanager

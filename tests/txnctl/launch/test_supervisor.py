@@ -12,18 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import is_alive
 from tests.waiting import until
 from txnctl.launch.supervisor import ChildSpec, Supervisor
 from txnwire.errors import InternalError, Timeout
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_a_killed_child_comes_back_and_stop_ends_it(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.processes import is_alive
 from tests.txnstore.contract_steps import IN_TIME_S
 from tests.waiting import until
 from txnstore.access.leases import KeptLease
@@ -371,18 +372,10 @@ async def test_an_etcd_of_ours_does_not_outlive_its_parent(tmp_path: Path) -> No
     assert parent.stdout is not None
     async with asyncio.timeout(20):
         pid = int(await parent.stdout.readline())
-    assert _alive(pid)
+    assert is_alive(pid)
     parent.kill()
     await parent.wait()
-    await until(lambda: not _alive(pid))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    await until(lambda: not is_alive(pid))
 
 
 PARENT = """
