@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import struct
+import weakref
 from typing import Any
 
 import pytest
@@ -84,7 +87,7 @@ def test_what_cannot_be_decoded_names_topic_and_message_and_keeps_the_bytes() ->
         publish_time_ms=1,
     )
     entry = ReceivedEntry(SEGMENT, Position(1, 2), raw, serializer=serializer_of((str.encode, count_down)))
-    good, bad = Message[int](entry, 0), Message[int](entry, 1)
+    good, bad = entry.messages(range(2))
     assert calls == []
     assert (good.value, good.value) == (12, 12)
     assert calls == [b"12"]
@@ -95,3 +98,41 @@ def test_what_cannot_be_decoded_names_topic_and_message_and_keeps_the_bytes() ->
     assert "ValueError" in str(raised.value)
     assert bad.data == b"no number"
     assert "no number" not in repr(bad)
+
+
+class Order:
+    """A value that knows its message, as an application may have it."""
+
+    message: object = None
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_a_message_that_its_own_value_refers_to_is_collected(pickled: bool) -> None:
+    """▲ The garbage collector does not visit messages of bytes, which refer to nothing but their entry."""
+    raw = encode_entry([OutgoingMessage(b"1")], producer="p", incarnation=1, sequence_id=0, publish_time_ms=1)
+
+    def received(serializer: Any) -> Message[Any]:
+        return ReceivedEntry(SEGMENT, Position(1, 2), raw, serializer=serializer).messages([0])[0]
+
+    plain = received(None)
+    assert not gc.is_tracked(plain)
+    assert plain.__struct_fields__ == ("_entry", "index")
+
+    message = received(serializer_of((lambda order: b"1", lambda data: Order())))
+    if pickled:
+        message = pickle.loads(pickle.dumps(message))
+    order = message.value
+    order.message = message
+    gone = weakref.ref(order)
+    del order, message
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("serializer", [None, serializer_of("str")])
+def test_messages_are_keys_and_differ_also_where_their_bytes_are_the_same(serializer: Any) -> None:
+    raw = encode_entry([OutgoingMessage(b"1")] * 2, producer="p", incarnation=1, sequence_id=0, publish_time_ms=1)
+    entry = ReceivedEntry(SEGMENT, Position(1, 2), raw, serializer=serializer)
+    messages = [*entry.messages(range(2)), *entry.messages(range(2))]
+    assert len(dict.fromkeys(messages)) == 4
+    assert messages[0] != messages[2]

@@ -38,7 +38,7 @@ def test_it_has_java_spark_and_the_client_and_nothing_of_the_servers(engine: Eng
     assert code == 0, said
     code, said = one.run("java", "-version")
     assert (code, 'openjdk version "17.' in said) == (0, True)
-    for absent in ("txnstore", "txnctl", "segments", "coordinator_v5", "pip", "msgspec"):
+    for absent in ("txnstore", "txnctl", "segments", "coordinator_v5", "pip", "uvloop"):
         code, said = one.run("python3", "-c", f"import {absent}")
         assert (code, "ModuleNotFoundError" in said) == (1, True), absent
     code, said = one.run("sh", "-c", "ls /opt/spark/home/python/lib/*.zip")

@@ -46,7 +46,7 @@ class AckTimeouts:
                     bits &= ~exempt[entry]
                 old, seen[entry] = self._aged(entry, bits)
                 entry.late |= old
-                expired += [Message(entry, index) for index in indexes_of(old)]
+                expired += entry.messages(indexes_of(old))
         self._seen, self._exempt = seen, exempt
         return expired
 

@@ -468,7 +468,7 @@ class FeedAcks:
 
 
 def _first_of(entry: ReceivedEntry, bits: int) -> Message[Any]:
-    return Message(entry, (bits & -bits).bit_length() - 1)
+    return entry.messages([(bits & -bits).bit_length() - 1])[0]
 
 
 def _void(what: object) -> NotAllowed:

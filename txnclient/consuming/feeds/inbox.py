@@ -178,9 +178,13 @@ class Inbox:
             for position in entry.positions:
                 self._held[position] = self._held.get(position, 0) | bits
                 self._counts[position] = entry.count
-            if self.delivered is not None:
-                self.delivered.taken(entry, indexes, bits)
-        return [Message(entry, index) for index in indexes]
+            self._handed_out(entry, indexes, bits)
+        return entry.messages(indexes)
+
+    def _handed_out(self, entry: ReceivedEntry, indexes: Sequence[int], bits: int) -> None:
+        """`bits`: the bitmap of `indexes`."""
+        if self.delivered is not None:
+            self.delivered.taken(entry, indexes, bits)
 
     # ---- permits ----------------------------------------------------------------------------------------------------
 
@@ -425,14 +429,10 @@ class QueueInbox(Inbox):
 
     # ---- handing out ------------------------------------------------------------------------------------------------
 
-    def take(self, at_most: int) -> list[Message[Any]]:
-        messages = super().take(at_most)
-        if messages:
-            self.pace.taken(len(messages))
-            entry = messages[0].entry
-            copies = self._copies.setdefault(entry.position, {})
-            copies[entry] = copies.get(entry, 0) | bits_of(message.index for message in messages)
-        return messages
+    def _handed_out(self, entry: ReceivedEntry, indexes: Sequence[int], bits: int) -> None:
+        self.pace.taken(len(indexes))
+        copies = self._copies.setdefault(entry.position, {})
+        copies[entry] = copies.get(entry, 0) | bits
 
     def _release(self, position: Position, bits: int) -> None:
         super()._release(position, bits)

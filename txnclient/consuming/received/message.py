@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Generic, NamedTuple, cast
+
+from msgspec import UNSET, Struct
 
 from txnclient.connection.topic_layout import topic_of_segment
 from txnclient.serializers import Serializer, V, decode
@@ -91,20 +95,22 @@ class ReceivedEntry:
             self._block = decode_block(self.raw) if self._same is None else self._same.block
         return self._block
 
+    def messages(self, indexes: Iterable[int]) -> list[Message[Any]]:
+        """The messages at these indexes."""
+        make: type[Message[Any]] = Message if self.serializer is None else DecodedMessage
+        return list(map(make, repeat(self), indexes))
 
-class Message(Generic[V]):
+
+class Message(Struct, Generic[V], gc=False, eq=False):
     """One message of an entry. It copies bytes out of the entry only when `value`, `data` or `key` is read.
 
     It pickles with its own bytes and its decoded value, or the error of its serializer, which stays behind. The
     consumer that has received it can ack it outside of transactions; in one it takes what `receive` has returned."""
 
-    __slots__ = ("_entry", "_value", "index")
-
-    _value: Any
-
-    def __init__(self, entry: ReceivedEntry, index: int) -> None:
-        self._entry = entry
-        self.index = index
+    # ▲ The garbage collector does not visit it (`gc=False`), which was half of what a consumer costs. So it refers to
+    # nothing but its entry: from a value that an application has made, a cycle could lead back to it and stay for ever.
+    _entry: ReceivedEntry
+    index: int
 
     @property
     def data(self) -> bytes:
@@ -115,14 +121,7 @@ class Message(Generic[V]):
     def value(self) -> V:
         """`data`, or the value that the serializer decodes from it at the first read. Raises `UndecodableMessage` if
         that fails, `DataCorrupt`."""
-        serializer = self._entry.serializer
-        if serializer is None:
-            return cast(V, self.data)
-        try:
-            return cast(V, self._value)
-        except AttributeError:
-            self._value = decode(serializer, self.data, self.id, self.topic)
-            return cast(V, self._value)
+        return cast(V, self._entry.block.value(self.index))
 
     @property
     def key(self) -> bytes | None:
@@ -213,6 +212,20 @@ class Message(Generic[V]):
             return _with_error, (carried, again(error))
 
 
+class DecodedMessage(Message[V], gc=True, eq=False):
+    """A message of an entry with a serializer: it keeps its value, once that is decoded."""
+
+    _value: Any = UNSET
+
+    @property
+    def value(self) -> V:
+        if self._value is UNSET:
+            serializer = self._entry.serializer
+            assert serializer is not None
+            self._value = decode(serializer, self.data, self.id, self.topic)
+        return cast(V, self._value)
+
+
 @dataclass(frozen=True, slots=True)
 class _Carried:
     """What is pickled of a message besides its decoded value: not the other messages of its entry."""
@@ -301,17 +314,15 @@ class _Undecodable:
 
 
 def _with_bytes(one: _Carried) -> Message[Any]:
-    return Message(_CarriedEntry(one, None), one.index)
+    return _CarriedEntry(one, None).messages([one.index])[0]
 
 
 def _with_value(one: _Carried, value: object) -> Message[Any]:
-    message = Message[Any](_CarriedEntry(one, _decoded), one.index)
-    message._value = value
-    return message
+    return DecodedMessage(_CarriedEntry(one, _decoded), one.index, value)
 
 
 def _with_error(one: _Carried, error: UndecodableMessage) -> Message[Any]:
-    return Message(_CarriedEntry(one, _Undecodable(error)), one.index)
+    return _CarriedEntry(one, _Undecodable(error)).messages([one.index])[0]
 
 
 _decoded: Serializer[Any] = _Undecodable(UndecodableMessage("this message carries its decoded value"))
