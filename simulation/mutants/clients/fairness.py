@@ -9,6 +9,7 @@ DIVIDING = "tests/segments/subscription/queueing/test_queue_dividing.py::"
 SHARING = "tests/segments/subscription/queueing/test_queue_sharing.py::"
 INBOX = "tests/txnclient/consuming/feeds/test_queue_inbox.py::"
 PACE = "tests/txnclient/consuming/feeds/test_pace.py::"
+CONSUMER = "tests/txnclient/consuming/test_consumer.py::"
 TOLD = "tests/txnclient/consuming/test_sharing_told.py::"
 TIMEOUTS = "tests/txnclient/consuming/feeds/test_ack_timeouts.py::"
 NOT_LOST = "no message is lost by it, and a history does not show who has waited"
@@ -273,5 +274,35 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            if False:\n",
         tests=(f"{PACE}test_an_application_that_asks_now_and_then_gets_a_message_in_the_end",),
         why_tests="a consumer of the simulation waits for messages",
+    ),
+    Mutant(
+        name="full-segment-passes-every-time",
+        rule="a segment that is always full passes the one whose turn it is every second time at most",
+        section="§8",
+        file="txnclient/consuming/feeds/receiver.py",
+        old="        if self._passed_over or not self._queue or",
+        new="        if not self._queue or",
+        tests=(f"{CONSUMER}test_a_segment_that_is_always_full_holds_up_no_other",),
+        why_tests=NOT_LOST,
+    ),
+    Mutant(
+        name="an-entry-of-each-segment-in-turn",
+        rule="one call takes from as few segments as it can",
+        section="§8",
+        file="txnclient/consuming/feeds/receiver.py",
+        old="            while source.buffered and not source.paused and len(taken) < at_most:\n",
+        new="            if source.buffered and not source.paused:\n",
+        tests=(f"{CONSUMER}test_one_call_takes_from_as_few_segments_as_it_can",),
+        why_tests=NOT_LOST,
+    ),
+    Mutant(
+        name="full-segment-never-passes",
+        rule="a segment that has all that is asked for passes one that has less",
+        section="§8",
+        file="txnclient/consuming/feeds/receiver.py",
+        old="                self._queue.appendleft(source)\n",
+        new="                self._queue.append(source)\n",
+        tests=(f"{CONSUMER}test_a_segment_that_is_always_full_holds_up_no_other",),
+        why_tests=NOT_LOST,
     ),
 )

@@ -78,7 +78,34 @@ async def test_several_segments_take_turns() -> None:
             server.deliver(LEFT, number, b"l")
             server.deliver(RIGHT, number, b"r")
         await asyncio.sleep(0.1)
-        assert [message.value for message in await consumer.receive_many(6)] == [b"l", b"r"] * 3
+        assert [(await consumer.receive()).value for _ in range(6)] == [b"l", b"r"] * 3
+
+
+async def received(consumer: txnclient.Consumer, count: int) -> str:
+    return "".join(message.value.decode() for message in await consumer.receive_many(count, timeout=1.0))
+
+
+@virtual_time
+async def test_one_call_takes_from_as_few_segments_as_it_can() -> None:
+    """What a transaction acks in a segment is a record of its own."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        for number in range(5):
+            server.deliver(LEFT, number, b"l")
+            server.deliver(RIGHT, number, b"r")
+        await asyncio.sleep(0.1)
+        assert [await received(consumer, 3) for _ in range(4)] == ["lll", "rrr", "llr", "r"]
+
+
+@virtual_time
+async def test_a_segment_that_is_always_full_holds_up_no_other() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"l")
+        for number in range(7):
+            server.deliver(RIGHT, number, b"r")
+        await asyncio.sleep(0.1)
+        assert [await received(consumer, 2) for _ in range(4)] == ["rr", "lr", "rr", "rr"]
 
 
 @virtual_time

@@ -54,7 +54,9 @@ class FeedReceiver(Protocol):
 
 
 class Receiver:
-    """Merges the buffers of several feeds: in order within a feed, one entry of each feed in turn."""
+    """Merges the buffers of several feeds: in order within a feed, from one feed after the other.
+
+    One call takes from as few feeds as it can: what a transaction acks in a segment is a record of its own."""
 
     def __init__(self, session: Session, what: str, serializer: Serializer[Any] | None = None) -> None:
         """`what`: e.g. "consumer c1", for error messages. `serializer`: of the values received, None for bytes."""
@@ -71,6 +73,8 @@ class Receiver:
         self.asks = 0
         self._waiters = 0
         self._paused: dict[FeedSource, None] = {}
+        self._passed_over = False
+        """The feed whose turn it was has waited for one call."""
 
     # ---- for the feeds ----------------------------------------------------------------------------------------------
 
@@ -139,15 +143,29 @@ class Receiver:
         if not self._session.is_here:
             return taken  # `wait` says so
         self._asked()
+        self._bring_forward(at_most)
         while self._queue and len(taken) < at_most:
             source = self._queue.popleft()
-            if not source.paused:
+            while source.buffered and not source.paused and len(taken) < at_most:
                 taken += source.take(at_most - len(taken))
             if source.buffered and not source.paused:
                 self._queue.append(source)
             else:
                 del self._ready[source]
         return taken
+
+    def _bring_forward(self, at_most: int) -> None:
+        """Let a feed that has all that is asked for pass the one whose turn it is. ▲ Every second time at most: where
+        one segment is always full, the messages of the others would wait without end."""
+        if self._passed_over or not self._queue or self._queue[0].buffered >= at_most:
+            self._passed_over = False
+            return
+        for at, source in enumerate(self._queue):
+            if source.buffered >= at_most and not source.paused:
+                del self._queue[at]
+                self._queue.appendleft(source)
+                self._passed_over = True
+                return
 
     async def wait(self, timeout_s: float | None) -> bool:
         """Wait until there may be something to take; False when the time is up. Raises the receiver's failure, as
