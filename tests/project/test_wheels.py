@@ -26,7 +26,6 @@ PACKAGES = {
     SERVER: {"txnstore", "watchers", "segments", "coordinator_v5", "txnctl"},
 }
 HEAVY = {
-    "msgspec",
     "tenacity",
     "typer",
     "rich",
