@@ -208,14 +208,14 @@ class ConsumerImpl(Generic[V]):
         application works on together."""
         self._receiver.at_once = at_once
         deadline = None if timeout is None else self._session.deadline(timeout)
-        while not (taken := self._receiver.take(1)):
+        while not (taken := self._receiver.take(1, of=max_messages)):
             if not await self._receiver.wait(None if deadline is None else deadline.remaining()):
                 return []
         size = share_bytes(taken[0])
         while len(taken) < max_messages and size < max_bytes:
             # As many as fit if they have the average size of those so far.
             fitting = max(1, (max_bytes - size) * len(taken) // max(1, size))
-            more = self._receiver.take(min(max_messages - len(taken), fitting))
+            more = self._receiver.take_on(min(max_messages - len(taken), fitting))
             if not more:
                 break
             taken += more

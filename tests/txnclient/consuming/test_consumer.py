@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from datetime import datetime
 from typing import Any
 
+import numpy
 import pytest
 
 import txnclient
@@ -13,6 +15,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.attached import LEFT, RIGHT, attached
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.waiting import until
+from txnclient.consuming.consumer import consumer_impl
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -106,6 +109,48 @@ async def test_a_segment_that_is_always_full_holds_up_no_other() -> None:
             server.deliver(RIGHT, number, b"r")
         await asyncio.sleep(0.1)
         assert [await received(consumer, 2) for _ in range(4)] == ["rr", "lr", "rr", "rr"]
+
+
+@virtual_time
+async def test_one_batch_takes_from_as_few_segments_as_it_can() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+
+        async def batch(max_bytes: int = 1000) -> str:
+            messages = await consumer_impl(consumer).receive_batch(3, max_bytes, 1.0)
+            return "".join(message.value.decode() for message in messages)
+
+        for number in range(10):
+            server.deliver(LEFT, number, b"l")
+            server.deliver(RIGHT, number, b"r")
+        await asyncio.sleep(0.1)
+        assert [await batch() for _ in range(4)] == ["lll", "rrr", "lll", "rrr"]
+        assert [await batch(max_bytes=1) for _ in range(4)] == ["l", "r", "l", "r"]
+        assert [await batch() for _ in range(2)] == ["llr", "r"]
+
+
+@virtual_time
+async def test_a_segment_that_is_always_full_holds_up_no_other_s_batches() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"l")
+        for number in range(9):
+            server.deliver(RIGHT, number, b"r")
+        await asyncio.sleep(0.1)
+        found = [await consumer_impl(consumer).receive_batch(2, 1000, 1.0) for _ in range(3)]
+        assert [[message.value for message in each] for each in found] == [[b"r", b"r"], [b"l", b"r"], [b"r", b"r"]]
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+@virtual_time
+async def test_a_number_of_few_bits_counts_as_any_other(kind: Any) -> None:
+    """▲ As numpy has them: 200 + 200 is 144 there, and an application would be handed nothing, again and again."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type=kind)
+        server.deliver(LEFT, 0, *[b"l"] * 500)
+        await asyncio.sleep(0.1)
+        with warnings.catch_warnings(action="ignore"):
+            assert [len(await consumer.receive_many(numpy.uint8(200))) for _ in range(3)] == [200, 200, 100]
 
 
 @virtual_time

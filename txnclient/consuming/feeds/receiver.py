@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
+from operator import index
 from typing import Any, Protocol
 
 from txnclient.connection.deadlines import FIRST_PAUSE_S, LONGEST_PAUSE_S
@@ -75,6 +77,8 @@ class Receiver:
         self._paused: dict[FeedSource, None] = {}
         self._passed_over = False
         """The feed whose turn it was has waited for one call."""
+        self._begun: FeedSource | None = None
+        """The feed that gave the last message, if it has more."""
 
     # ---- for the feeds ----------------------------------------------------------------------------------------------
 
@@ -125,6 +129,7 @@ class Receiver:
         self._ready.clear()
         self._queue.clear()
         self._paused.clear()
+        self._begun = None
         self.stir()
 
     # ---- for the application ----------------------------------------------------------------------------------------
@@ -132,35 +137,50 @@ class Receiver:
     def take_many(self, max_messages: int) -> list[Message[Any]]:
         """As `take`, for the application. Raises `InvalidArgument` for less than one: a caller that waits for none
         would loop without end."""
-        if not hasattr(max_messages, "__index__") or max_messages < 1:
+        # ▲ A number of numpy's may have few bits: counted with it, a call would take none, again and again.
+        at_most = index(max_messages) if hasattr(max_messages, "__index__") else 0
+        if at_most < 1:
             raise InvalidArgument(f"max_messages is a positive number, not {max_messages!r}")
-        self.at_once = max_messages
-        return self.take(max_messages)
+        self.at_once = at_most
+        return self.take(at_most)
 
-    def take(self, at_most: int) -> list[Message[Any]]:
-        """The buffered messages, without waiting; perhaps none."""
-        taken: list[Message[Any]] = []
+    def take(self, at_most: int, *, of: int = 0) -> list[Message[Any]]:
+        """The buffered messages, without waiting; perhaps none. `of`: how many the caller asks for in all, if it goes
+        on with `take_on`."""
         if not self._session.is_here:
-            return taken  # `wait` says so
+            return []  # `wait` says so
         self._asked()
-        self._bring_forward(at_most)
+        self._bring_forward(max(at_most, of))
+        return self._taken(at_most)
+
+    def take_on(self, at_most: int) -> list[Message[Any]]:
+        """More for the call that has just taken some: at first from the feed that gave the last of them."""
+        if self._queue and self._queue[-1] is self._begun:
+            self._queue.rotate(1)
+        return self._taken(at_most)
+
+    def _taken(self, at_most: int) -> list[Message[Any]]:
+        taken: list[Message[Any]] = []
+        self._begun = None
         while self._queue and len(taken) < at_most:
             source = self._queue.popleft()
             while source.buffered and not source.paused and len(taken) < at_most:
                 taken += source.take(at_most - len(taken))
             if source.buffered and not source.paused:
                 self._queue.append(source)
+                self._begun = source
             else:
                 del self._ready[source]
         return taken
 
     def _bring_forward(self, at_most: int) -> None:
         """Let a feed that has all that is asked for pass the one whose turn it is. ▲ Every second time at most: where
-        one segment is always full, the messages of the others would wait without end."""
+        one segment is always full, the messages of the others would wait without end. Nor are more looked at than one
+        call may take from: of thousands of topics that would cost more than the messages."""
         if self._passed_over or not self._queue or self._queue[0].buffered >= at_most:
             self._passed_over = False
             return
-        for at, source in enumerate(self._queue):
+        for at, source in enumerate(islice(self._queue, at_most)):
             if source.buffered >= at_most and not source.paused:
                 del self._queue[at]
                 self._queue.appendleft(source)

@@ -1,0 +1,47 @@
+"""What a call costs where many feeds have something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.consuming.attached import attached
+from tests.txnclient.scripted_server import connected
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.consuming.feeds.receiver import Receiver
+
+
+class OneMessage:
+    """A feed that has one message; counts how often it is asked whether it has one."""
+
+    paused = False
+    looks = 0
+
+    def __init__(self) -> None:
+        self._left: list[Any] = ["a message"]
+
+    @property
+    def buffered(self) -> int:
+        self.looks += 1
+        return len(self._left)
+
+    def take(self, at_most: int) -> list[Any]:
+        taken, self._left = self._left, []
+        return taken
+
+    def resume(self) -> None:
+        pass
+
+
+@virtual_time
+async def test_a_call_looks_at_no_more_feeds_than_it_may_take_from() -> None:
+    """▲ A consumer of thousands of topics, each with a message now and then."""
+    async with connected() as (cluster, client):
+        _, consumer = await attached(cluster, client)
+        receiver = Receiver(consumer_impl(consumer).session, "test")
+        feeds = [OneMessage() for _ in range(1000)]
+        for feed in feeds:
+            receiver.ready(feed)
+        assert len(receiver.take(10)) == 10
+        assert sum(feed.looks > 0 for feed in feeds) == 10
+        assert len(receiver.take(2000)) == 990
