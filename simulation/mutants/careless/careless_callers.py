@@ -325,6 +325,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="it measures no memory",
     ),
     Mutant(
+        name="bytes-refer-to-another-s-serializer",
+        rule="a message of bytes refers to nothing that an application has made",
+        section="§11",
+        file="txnclient/consuming/feeds/queue_feed.py",
+        old="            same = None if serializer is None and known.serializer is not None else known\n",
+        new="            same = known\n",
+        tests=(
+            "tests/txnclient/consuming/test_sharing_told.py::"
+            "test_a_message_of_bytes_does_not_refer_to_the_serializer_of_another_consumer",
+        ),
+        why_tests="it measures no memory",
+    ),
+    Mutant(
         name="messages-are-compared-by-their-entry",
         rule="a message is itself alone: an application may keep messages in sets and as keys",
         section="§11",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.txnclient.consuming.attached import LEFT, attached
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
 from tests.waiting import until
 from txnclient.consuming.feeds.pace import PERIOD_S
+from txnclient.serializers import serializer_of
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -100,6 +102,36 @@ async def test_consumers_of_one_client_decode_an_entry_that_they_divide_once() -
         # ▲ As of another topic of the name, or where the first copy was damaged.
         server.deliver(LEFT, 7, b"x", b"y", skip=bytes([0b01]))
         assert (await other.receive(timeout=5)).value == b"y"
+
+
+def reached_from(one: object) -> list[object]:
+    """All objects that it refers to, over any number of others, without types."""
+    found: dict[int, object] = {}
+    frontier = [one]
+    while frontier:
+        for other in gc.get_referents(frontier.pop()):
+            if id(other) not in found and not isinstance(other, type):
+                found[id(other)] = other
+                frontier.append(other)
+    return list(found.values())
+
+
+@virtual_time
+async def test_a_message_of_bytes_does_not_refer_to_the_serializer_of_another_consumer() -> None:
+    """▲ The garbage collector does not visit it: if the serializer kept it, both would stay for ever."""
+    async with connected() as (cluster, client):
+        serializer = serializer_of("str")
+        server, consumer = await attached(cluster, client, type="queue", serializer=serializer)
+        server.deliver(LEFT, 7, b"a", b"b", skip=bytes([0b10]))
+        first = await consumer.receive(timeout=5)
+        other = await client.consumer(TOPIC, "sub", type="queue")
+        await until(lambda: len(server.permits) == 2 * len(SEGMENTS))
+        server.deliver(LEFT, 7, b"a", b"b", skip=bytes([0b01]))
+        second = await other.receive(timeout=5)
+        assert (first.value, second.value) == ("a", b"b")
+        assert second.entry.raw is first.entry.raw
+        assert any(one is serializer for one in reached_from(first.entry))
+        assert not any(one is serializer for one in reached_from(second.entry))
 
 
 @virtual_time

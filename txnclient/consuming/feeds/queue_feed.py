@@ -96,7 +96,9 @@ class QueueFeed(SubscriptionFeed):
         known = self._known(position, delivered)
         if known is not None:
             count, serializer = delivered.redelivery_count, self._receiver.serializer
-            entry = ReceivedEntry(self.segment, position, known.raw, count, self._inbox, serializer, known)
+            # ▲ One without a serializer refers to none: the garbage collector would not see that way (`Message`).
+            same = None if serializer is None and known.serializer is not None else known
+            entry = ReceivedEntry(self.segment, position, known.raw, count, self._inbox, serializer, same)
         elif delivered.entry:
             entry = super()._received(position, delivered)
         else:
