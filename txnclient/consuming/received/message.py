@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Generic, NamedTuple, cast
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from txnclient.connection.topic_layout import topic_of_segment
 from txnclient.serializers import Serializer, V, decode
@@ -212,14 +212,18 @@ class Message(Struct, Generic[V], gc=False, eq=False):
             return _with_error, (carried, again(error))
 
 
+_UNDECODED: Any = object()
+"""The value of a message that nobody has read."""
+
+
 class DecodedMessage(Message[V], gc=True, eq=False):
     """A message of an entry with a serializer: it keeps its value, once that is decoded."""
 
-    _value: Any = UNSET
+    _value: Any = _UNDECODED
 
     @property
     def value(self) -> V:
-        if self._value is UNSET:
+        if self._value is _UNDECODED:
             serializer = self._entry.serializer
             assert serializer is not None
             self._value = decode(serializer, self.data, self.id, self.topic)
