@@ -7,6 +7,7 @@ import atexit
 import functools
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -133,3 +134,23 @@ async def done(*words: str, url: str, stdin: str = "") -> Done:
     found = await txnctl(*words, url=url, stdin=stdin)
     assert found.code == 0, f"{' '.join(words)}: {found}"
     return found
+
+
+def on_a_terminal(*words: str, columns: int, answer: str = "") -> tuple[int, str]:
+    """Run at a pseudo-terminal so many columns wide; exit code and everything shown."""
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("TXN_")}
+    environment |= {"COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONPATH": os.getcwd()}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "txnctl", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    os.write(ours, answer.encode())
+    shown = b""
+    try:
+        while data := os.read(ours, 4096):
+            shown += data
+    except OSError:
+        pass  # the terminal is gone once the program has ended
+    os.close(ours)
+    return process.wait(timeout=20), shown.decode()

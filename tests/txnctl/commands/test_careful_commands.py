@@ -13,8 +13,7 @@ import pytest
 import txnclient
 from pyspark_txnstore.sink.batch_names import micro_batch_name, stream_sink
 from tests.cluster import InProcessCluster
-from tests.txnctl.command_line import done, txnctl
-from tests.txnctl.commands.test_more_commands import on_a_terminal
+from tests.txnctl.command_line import done, on_a_terminal, txnctl
 from txnctl.commands.shared.lines import MAX_LINE_BYTES
 
 TOPIC = "topic://public/default/orders"

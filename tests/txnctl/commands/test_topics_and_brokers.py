@@ -1,0 +1,134 @@
+"""Commands that change or count topics, subscriptions, brokers and transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+
+import msgspec
+
+from tests.cluster import InProcessCluster
+from tests.txnctl.command_line import done, txnctl
+
+TOPIC = "topic://public/default/orders"
+
+
+async def test_a_subscription_is_sought_back_and_deleted(cluster: InProcessCluster) -> None:
+    await done("topics", "create", TOPIC, url=cluster.url)
+    await done("produce", TOPIC, url=cluster.url, stdin="a\nb\nc\n")
+    read = ["consume", TOPIC, "-s", "billing"]
+    first = await done(*read, "--count", "3", "-o", "json", url=cluster.url)
+    assert (await done(*read, "--idle", "0.5", url=cluster.url)).out == ""
+    sought = await done("subscriptions", "seek", TOPIC, "billing", "earliest", "-o", "json", url=cluster.url)
+    assert sought.json == {"topic": TOPIC, "subscription": "billing", "start": "earliest"}
+    assert (await done(*read, "--count", "3", url=cluster.url)).out == "a\nb\nc\n"
+    second = msgspec.json.decode(first.out.splitlines()[1])["id"]
+    said = await done("subscriptions", "seek", TOPIC, "billing", second, url=cluster.url)
+    assert said.out == f"billing on {TOPIC}: goes on at {second}\n"
+    assert (await done(*read, "--count", "2", url=cluster.url)).out == "b\nc\n"
+    gone = await done("subscriptions", "delete", TOPIC, "billing", "-o", "json", url=cluster.url)
+    assert gone.json == {"topic": TOPIC, "subscription": "billing", "deleted": True}
+    listed, again, unknown = await asyncio.gather(
+        done("subscriptions", "list", TOPIC, "-o", "json", url=cluster.url),
+        txnctl("subscriptions", "delete", TOPIC, "billing", url=cluster.url),
+        txnctl("subscriptions", "seek", TOPIC, "billing", "latest", url=cluster.url),
+    )
+    assert listed.json == []
+    for refused in (again, unknown):
+        assert (refused.code, "SubscriptionNotFound" in refused.err) == (1, True), refused
+
+
+async def test_segments_are_split_and_merged(cluster: InProcessCluster) -> None:
+    policy = {"max_segments": 4, "split_messages_per_s": 5000}
+    await done(*("topics", "create", TOPIC, "--autoscale", "max_segments=4,split_messages_per_s=5000"), url=cluster.url)
+    path = TOPIC.removeprefix("topic://")
+    split = await done(
+        "topics", "split", f"segment://{path}/0000-ffff-0", "--at", "9000", "-o", "json", url=cluster.url
+    )
+    assert split.json == {
+        "topic": TOPIC,
+        "epoch": 2,
+        "parents": [f"{path}/0000-ffff-0"],
+        "children": [f"{path}/0000-8fff-1", f"{path}/9000-ffff-2"],
+    }
+    merged = await done("topics", "merge", f"{path}/0000-8fff-1", f"{path}/9000-ffff-2", url=cluster.url)
+    assert merged.out.endswith("merged into 0000-ffff-3, layout epoch 3\n")
+    described, sealed, bad, none = await asyncio.gather(
+        done("topics", "describe", TOPIC, "-o", "json", url=cluster.url),
+        txnctl("topics", "split", f"{path}/9000-ffff-2", url=cluster.url),
+        txnctl("topics", "split", f"{path}/0000-ffff-3", "--at", "middle", url=cluster.url),
+        txnctl("topics", "split", TOPIC, url=cluster.url),
+    )
+    assert described.json["policies"] == {"autoscale": policy}
+    assert [(one["id"], one["state"], one["parents"]) for one in described.json["segments"]] == [
+        (0, "SEALED", []),
+        (1, "SEALED", [0]),
+        (3, "ACTIVE", [1, 2]),
+        (2, "SEALED", [0]),
+    ]
+    assert (sealed.code, "it is SEALED, not ACTIVE" in sealed.err) == (2, True), sealed
+    assert (bad.code, "expected a hash in hex digits" in bad.err) == (2, True), bad
+    assert (none.code, f"segment '{TOPIC}': expected tenant/" in none.err) == (2, True), none
+
+
+async def test_a_topic_gets_policies_and_is_deleted(cluster: InProcessCluster) -> None:
+    created = await done(
+        *("topics", "create", TOPIC, "--retention-ms", "60000", "--segments", "2", "-o", "json"), url=cluster.url
+    )
+    assert created.json == {"topic": TOPIC, "segments": 2, "epoch": 1}
+    await done("topics", "update", TOPIC, "--retention-bytes", "1000000", "--drop", "retention_ms", url=cluster.url)
+    described = await done("topics", "describe", TOPIC, "-o", "json", url=cluster.url)
+    assert described.json["policies"] == {"retention_bytes": 1_000_000}
+    for autoscale in ("max_segments=8,split_messages_per_s=5000", "off"):
+        told = await done("topics", "update", TOPIC, "--autoscale", autoscale, url=cluster.url)
+        assert told.out == f"{TOPIC}: autoscale {autoscale}\n"
+    told = await done("topics", "update", TOPIC, "--drop", "autoscale", url=cluster.url)
+    assert told.out == f"{TOPIC}: autoscale dropped\n"
+    drawn, unknown, nothing = await asyncio.gather(
+        done("topics", "describe", TOPIC, url=cluster.url),
+        txnctl("topics", "update", TOPIC, "--drop", "colour", url=cluster.url),
+        txnctl("topics", "update", TOPIC, url=cluster.url),
+    )
+    assert "retention_bytes 1,000,000" in drawn.out
+    assert (unknown.code, "expected one of retention_ms" in unknown.err) == (2, True)
+    assert (nothing.code, "no policy to change" in nothing.err) == (2, True)
+    async with cluster.connect() as client, await client.consumer(TOPIC, "sub"):
+        refused = await txnctl("topics", "delete", TOPIC, url=cluster.url)
+        assert (refused.code, "NotAllowed" in refused.err) == (1, True)
+        forced = await done("topics", "delete", TOPIC, "--force", url=cluster.url)
+    assert forced.out == f"{TOPIC}: deleted\n"
+    assert (await done("topics", "list", "-o", "json", url=cluster.url)).json == []
+
+
+async def test_brokers_and_transactions_are_counted(cluster: InProcessCluster) -> None:
+    await done("topics", "create", TOPIC, "--segments", "2", url=cluster.url)
+    await done("produce", TOPIC, "--txn", "2", url=cluster.url, stdin="a\nb\nc\n")
+    async with cluster.connect() as client:
+        txn = await client.begin()
+        brokers, stats, table, plain = await asyncio.gather(
+            done("brokers", "list", "-o", "json", url=cluster.url),
+            done("transactions", "stats", "-o", "json", url=cluster.url),
+            done("transactions", "stats", url=cluster.url),
+            done("brokers", "list", url=cluster.url),
+        )
+        await txn.abort()
+    (broker,) = brokers.json
+    assert (broker["broker"], broker["segments"], broker["failed"], broker["not_ready"]) == ("broker", 2, [], None)
+    assert broker["connections"] >= 1
+    (one,) = stats.json["coordinators"]
+    assert (one["coordinator"], one["active"], one["created"], one["committed"]) == ("control", 1, 3, 2)
+    assert 0 < one["commit_p50_ms"] <= one["commit_p99_ms"]
+    assert stats.json["total"]["committed"] == 2
+    assert stats.json["headers"] >= 1
+    assert re.search(r"^total +1 +", table.out, re.MULTILINE)
+    header, row = plain.out.splitlines()
+    assert header.split()[:4] == ["broker", "pid", "address", "segments"]
+    assert row.split()[:2] == ["broker", str(os.getpid())]
+
+
+async def test_a_coordinator_that_does_not_answer_is_named_in_its_row(cluster: InProcessCluster) -> None:
+    await cluster.stop_server("broker")
+    stats = await done("transactions", "stats", "-o", "json", url=cluster.url)
+    assert [row["coordinator"] for row in stats.json["coordinators"]] == ["control"]
+    assert (await done("brokers", "list", "-o", "json", url=cluster.url)).json == []
