@@ -120,7 +120,7 @@ class BeginHandler:
         self._state.drop(tc)
         for request in list(tc.waiting):
             self._fail(request, _moved(tc))
-        self._stir(tc, _moved(tc))
+        self._wake(tc, _moved(tc))
 
     async def next_id(self, tc: OwnedTcid) -> int:
         """A counter reserved for a begin made elsewhere (`coordinator_v5.naming.names`). Raises `NotOwner`, or the
@@ -135,7 +135,7 @@ class BeginHandler:
             self._awaiting_ids.setdefault(tc, []).append(granted)
             await granted
 
-    def _stir(self, tc: OwnedTcid, error: TxnError | None) -> None:
+    def _wake(self, tc: OwnedTcid, error: TxnError | None) -> None:
         """Wake the callers of `next_id`: they look again, or get `error`."""
         for waiter in self._awaiting_ids.pop(tc, ()):
             if waiter.done():
@@ -280,7 +280,7 @@ class BeginHandler:
             log.warning("id block or mark not written", tcid=tc.tcid, error=str(error))
             for request in list(tc.waiting):
                 self._fail(request, error)
-            self._stir(tc, error)
+            self._wake(tc, error)
             return
         first, tc.seq = tc.seq.record.next, verdict.seq
         # ▲ Only a block whose own commit succeeded is used; a block whose reply was lost is never used.
@@ -292,7 +292,7 @@ class BeginHandler:
             request = tc.waiting.popleft()
             request.queued = False
             self._try(request)
-        self._stir(tc, None)
+        self._wake(tc, None)
 
 
 def _moved(tc: OwnedTcid) -> NotOwner:

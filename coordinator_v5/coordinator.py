@@ -15,7 +15,7 @@ import structlog
 from coordinator_v5.background.collector import Collector
 from coordinator_v5.background.stamping import Stamping
 from coordinator_v5.background.sweeper import Sweeper
-from coordinator_v5.background.takeover import Takeover
+from coordinator_v5.background.take_over import TakeOver
 from coordinator_v5.begins import BeginHandler
 from coordinator_v5.ends import EndHandler
 from coordinator_v5.naming.names import Begun, NameHandler
@@ -84,7 +84,7 @@ class Coordinator:
             on_taken=self._taken,
             on_lost=self._lost,
         )
-        self._takeover = Takeover(self._state, self._begins)
+        self._take_over = TakeOver(self._state, self._begins)
         self._running: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -96,7 +96,7 @@ class Coordinator:
         self._running = vital(self._run(), name="coordinator")
         await self._running_until(self._ownership.settled)
         if self._ownership.settled.is_set():
-            await self._running_until(self._takeover.idle)
+            await self._running_until(self._take_over.idle)
         else:
             failed = self._running.exception() if self._running.done() else None
             await self.close()
@@ -128,7 +128,7 @@ class Coordinator:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._ownership.run())
-                group.create_task(self._takeover.run())
+                group.create_task(self._take_over.run())
                 group.create_task(self._sweeper.run())
                 group.create_task(self._collector.run())
                 group.create_task(self._keep_house())
@@ -148,8 +148,8 @@ class Coordinator:
         while True:
             await asyncio.sleep(settings.sweep_s)
             now = clock.monotonic()
-            if self._takeover.to_walk:
-                await self._chore(self._takeover.walk)
+            if self._take_over.to_walk:
+                await self._chore(self._take_over.walk)
             if now - reconciled_at >= settings.reconcile_every_s:
                 reconciled_at = now
                 await self._chore(self._sweeper.reconcile)
@@ -168,10 +168,10 @@ class Coordinator:
     async def _taken(self, taken: dict[int, int]) -> None:
         for tcid in taken:
             self._lost(tcid)
-        self._takeover.add(taken)
+        self._take_over.add(taken)
 
     def _lost(self, tcid: int) -> None:
-        self._takeover.forget(tcid)
+        self._take_over.forget(tcid)
         tc = self._state.tcids.get(tcid)
         if tc is not None:
             self._begins.lost(tc)

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from coordinator_v5.background.takeover import deadline_of
+from coordinator_v5.background.take_over import deadline_of
 from coordinator_v5.begins import BeginHandler
 from coordinator_v5.ends import EndHandler
 from coordinator_v5.state import CoordinatorState

@@ -1,5 +1,5 @@
 """Reserves disk space with a file that is deleted when the disk is full. Fencing, closing, opening and trimming a
-ledger need a few blocks; without them a full disk would prevent every takeover, read and deletion.
+ledger need a few blocks; without them a full disk would prevent every take-over, read and deletion.
 
 All brokers of a data folder share one. ▲ Appends never use it: they would fill it at once.
 """

@@ -1,4 +1,4 @@
-"""The decision watch: who is told what, and that it is all of it whatever befalls the watch (DESIGN §6)."""
+"""The decision watch: who is told what, and that it is all of it whatever fails in the watch (DESIGN §6)."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ async def test_e1_state_equals_a_fresh_reading_whatever_befell_the_watch(steps: 
         elif action == "wait":
             await asyncio.sleep(0.5)
         else:
-            _befall(action, etcd, store)
+            _inject(action, etcd, store)
     store.memory_backend.reconnect()
     if not etcd.running:
         etcd.restart()
@@ -376,7 +376,7 @@ async def test_e1_state_equals_a_fresh_reading_whatever_befell_the_watch(steps: 
     await others.close()
 
 
-def _befall(action: str, etcd: MemoryEtcd, store: MemoryStore) -> None:
+def _inject(action: str, etcd: MemoryEtcd, store: MemoryStore) -> None:
     if action == "cut":
         etcd.cut()
     elif action == "disconnect":

@@ -33,7 +33,7 @@ async def test_revision_without_an_event_is_reached_by_reading(any_store: Metada
     await watch.close()
 
 
-# ---- what befalls the watch, in memory
+# ---- faults of the watch, in memory
 
 
 @pytest.fixture

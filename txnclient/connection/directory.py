@@ -75,7 +75,7 @@ class ClientDirectory:
     def end(self) -> None:
         """The client closes: make look-ups give up."""
         self._ended = True
-        self.stir()
+        self.wake()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after every change, before waiting tasks go on; returns a function that removes it."""
@@ -151,7 +151,7 @@ class ClientDirectory:
                     last = error
                     if isinstance(error, Timeout) and patience_s == FOLLOW_TIMEOUT_S:
                         self._silent = home
-                        self.stir()
+                        self.wake()
                 else:
                     layout = self._topics.get(topic)
                     if layout is None:
@@ -186,7 +186,7 @@ class ClientDirectory:
                 self._not_followed = error
                 _log.debug("following the cluster: %s", error)
             self._home = None
-            self.stir()
+            self.wake()
             await asyncio.sleep(backoff.next_s())
 
     def _next_address(self) -> str:
@@ -252,7 +252,7 @@ class ClientDirectory:
             followed.update(dict.fromkeys(late))
         self._home = link
         self._refused = None
-        self.stir()
+        self.wake()
         return True
 
     async def _ask_home(self, home: Link, topic: str, timeout_s: float) -> None:
@@ -285,19 +285,19 @@ class ClientDirectory:
         if known is not None and known.owner_address == link.address:
             self._disowned.refused(segment, link.address, self._clock.monotonic())
             if self._disowned.astray:
-                self.stir()
+                self.wake()
 
     def _heard_from(self, link: Link, cluster: pb.Cluster) -> None:
         was_stale, link.stale = link.stale, cluster.stale
         self._learn_cluster(cluster)
         if link.stale != was_stale:
-            self.stir()
+            self.wake()
 
     def _learn_cluster(self, cluster: pb.Cluster) -> None:
         if self.cluster is None or cluster.revision >= self.cluster.revision:
             self.cluster = cluster
             self.coordinators = tuple(sorted((c.tc_id, c.address) for c in cluster.coordinators if c.address))
-            self.stir()
+            self.wake()
 
     def _learn_layout(self, layout: pb.Layout) -> None:
         if layout.topic not in self._topics:
@@ -314,9 +314,9 @@ class ClientDirectory:
             self._absent.pop(layout.topic, None)
         else:
             self._absent[layout.topic] = layout.topic_revision
-        self.stir()
+        self.wake()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Something has changed: wake the waiting tasks."""
         if not self._change.done():
             self._change.set_result(None)

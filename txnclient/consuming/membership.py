@@ -124,7 +124,7 @@ class ConsumerMembership:
         elif self._link is not None:
             # ▲ The controller does not know this consumer: one unknown here has led meanwhile and removed it.
             self._link = None
-            self._session.directory.stir()
+            self._session.directory.wake()
 
     def _assigned(self, assignment: pb.Assignment) -> None:
         if assignment.epoch >= self._epoch:

@@ -117,7 +117,7 @@ class _Arrivals(Receiver):
     """The receiver of one feed that hands out entries."""
 
     def ready(self, source: FeedSource) -> None:
-        self.stir()
+        self.wake()
 
 
 class _EntryInbox(Inbox):
@@ -195,7 +195,7 @@ class _EntryFeed(ReaderFeed):
             end=bounds.end,
             isolation=isolation,
             span=bounds.span,
-            on_end=arrivals.stir,
+            on_end=arrivals.wake,
         )
 
     def _subscribe(self) -> pb.Subscribe:
@@ -252,7 +252,7 @@ class _Reading:
             raise _gone(segment)  # ▲ of an earlier topic of the name: a range from the earliest on would look empty
         self._life = layout.life
         self._feed = _EntryFeed(self._session, self._arrivals, self._inbox, self._bounds, self._isolation)
-        self._unlisten = self._session.directory.listen(self._arrivals.stir)
+        self._unlisten = self._session.directory.listen(self._arrivals.wake)
 
     async def next_batch(self) -> list[WholeEntry]:
         """The next entries; empty at the end."""

@@ -187,7 +187,7 @@ class ReaderImpl(Generic[V]):
                 self._ended[path] = None  # before it was begun: nothing of it is kept
                 if self._continues(path) and self._after(path) < self._ends[path]:
                     self._receiver.fail(_lost(path))  # ▲ it held part of transactions whose rest is shown
-        self._receiver.stir()
+        self._receiver.wake()
 
     def _check_topics(self) -> None:
         """▲ Fail where a topic is gone: what was still to begin of it would look read, or the next topic of the name

@@ -110,7 +110,7 @@ class Watch:
 
     def _wake(self) -> None:
         self._woken = True
-        self._arrivals.stir()
+        self._arrivals.wake()
 
     def _look(self) -> None:
         """Wake if a topic's layout differs from the one the cut has seen."""

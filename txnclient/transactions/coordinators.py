@@ -69,7 +69,7 @@ class Coordinators:
         self._addresses: dict[int, str] = {}
         self._announcing: dict[str, asyncio.Task[None]] = {}
         """By address."""
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
         self._directory.listen(self._cluster_changed)
 
     def start(self) -> None:
@@ -182,7 +182,7 @@ class Coordinators:
         if len(self._open) > self._forget_at:
             self._forget_expired()
         if link.closed:
-            self._stirred.set()
+            self._woken.set()
         return txn
 
     async def begin_named(
@@ -367,7 +367,7 @@ class Coordinators:
     def link_opened(self, link: Link) -> None:
         """Announce this client's open transactions first on a new connection to a coordinator."""
         if "coordinator" in link.caller.hello_ok.roles:
-            link.when_lost(self._stirred.set)
+            link.when_lost(self._woken.set)
             tcids, answered = self._send_announcement(link)
             answered.add_done_callback(lambda answered: self._announcement_answered(link, tcids, answered))
 
@@ -377,13 +377,13 @@ class Coordinators:
             if addresses.get(tcid) != self._addresses.get(tcid):
                 del self._announced[tcid]
         self._addresses = addresses
-        self._stirred.set()
+        self._woken.set()
 
     async def _keep_announced(self) -> None:
         """Announce to each coordinator in its own task: an unreachable one must not delay the others past the grace."""
         while True:
-            await self._stirred.wait()
-            self._stirred.clear()
+            await self._woken.wait()
+            self._woken.clear()
             for address in self._unannounced():
                 if address not in self._announcing:
                     work = self._announce_until_heard(address)
@@ -398,7 +398,7 @@ class Coordinators:
                 await self._announce_at(address)
         finally:
             del self._announcing[address]
-            self._stirred.set()  # the TCIDs may have moved meanwhile
+            self._woken.set()  # the TCIDs may have moved meanwhile
 
     def _unannounced(self) -> list[str]:
         """Addresses of coordinators of open transactions without an announcement on their current connection."""
@@ -438,7 +438,7 @@ class Coordinators:
         error = None if answered.cancelled() else answered.exception()
         if error is not None or answered.cancelled():
             _log.debug("announcing the session to %s: %s", link.address, error)
-            self._stirred.set()
+            self._woken.set()
             return
         for tcid in tcids:
             self._announced[tcid] = link

@@ -307,7 +307,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unreadable-ends-the-walk",
         rule="what stands behind a strange key is collected all the same",
         section="§9",
-        file="coordinator_v5/background/takeover.py",
+        file="coordinator_v5/background/take_over.py",
         old=(
             '                log.error("unreadable header left alone", key=repr(record.key), '
             "error=str(error))\n"
@@ -319,7 +319,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                return\n"
         ),
         tests=(
-            "tests/coordinator_v5/background/test_takeover.py::test_what_stands_behind_a_strange_key_is_collected_all_the_same",
+            "tests/coordinator_v5/background/test_take_over.py::test_what_stands_behind_a_strange_key_is_collected_all_the_same",
         ),
         why_tests=ROW,
     ),

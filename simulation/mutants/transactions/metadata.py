@@ -105,7 +105,7 @@ MUTANTS = (
         old="        if not self._looked:\n",
         new="        if leases is not None:\n",
         tests=(
-            "tests/coordinator_v5/background/test_takeover.py::test_of_two_coordinators_of_one_name_the_later_one_keeps_it_and_the_earlier_waits",
+            "tests/coordinator_v5/background/test_take_over.py::test_of_two_coordinators_of_one_name_the_later_one_keeps_it_and_the_earlier_waits",
             "tests/segments/broker/test_ownership.py::test_of_two_brokers_of_one_name_the_later_one_has_it_and_the_earlier_waits",
             "tests/txnstore/test_former_selves.py::test_what_holds_it_after_a_first_look_at_nothing_is_a_namesake_s",
         ),

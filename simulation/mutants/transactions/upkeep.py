@@ -7,7 +7,7 @@ from simulation.mutants.mutant import Mutant
 OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
 
 SESSIONS = "tests/coordinator_v5/test_sessions.py::"
-TAKE_OVER = "tests/coordinator_v5/background/test_takeover.py::"
+TAKE_OVER = "tests/coordinator_v5/background/test_take_over.py::"
 COLLECTION = "tests/coordinator_v5/background/test_collection.py::"
 IN_COMPANY = "tests/coordinator_v5/background/test_collection_in_company.py::"
 NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="walk-dropped-on-error",
         rule="what predecessors left decided is looked for until all of it is found",
         section="§5",
-        file="coordinator_v5/background/takeover.py",
+        file="coordinator_v5/background/take_over.py",
         old=(
             "            tc = self.to_walk[0]\n"
             "            await _walk_finals(self._state, tc)\n"
@@ -208,7 +208,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="header-of-no-state-is-watched",
         rule="a header that was put once, but not as OPEN, ends no coordinator at its deadline",
         section="§5",
-        file="coordinator_v5/background/takeover.py",
+        file="coordinator_v5/background/take_over.py",
         old="        if decision is None and header.state != OPEN:\n",
         new="        if decision is None and not header.state:\n",
         tests=(TAKE_OVER + "test_a_header_put_once_in_another_state_than_open_ends_no_coordinator",),

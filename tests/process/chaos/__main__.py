@@ -3,7 +3,7 @@
     python -m tests.process.chaos --seconds 60 --seed 1 [--runs 5]
 
 Three etcd members behind taps, two servers with coordinators and controller, three brokers, and worker processes with
-clients of every kind do the simulation's workloads, while the seed's faults befall them. Then all heals, everyone must
+clients of every kind do the simulation's workloads, while the seed's faults are injected. Then all heals, everyone must
 get on again, everything is read, and whatever clients saw and etcd went through is judged. Exit 1, and the folder of
 the run is kept, if anything is wrong. Real time is not in the seed's hand: the same faults, but not the same run.
 """

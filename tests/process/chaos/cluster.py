@@ -1,5 +1,5 @@
-"""The cluster that chaos befalls: three etcd members, two servers with coordinators, controller and admin, three
-brokers; each a process of its own behind a tap, kept running by a supervisor."""
+"""The cluster that faults are injected into: three etcd members, two servers with coordinators, controller and admin,
+three brokers; each a process of its own behind a tap, kept running by a supervisor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which fault befalls whom when: drawn from a seed before the run begins. Pure.
+"""Which fault is injected where and when: drawn from a seed before the run begins. Pure.
 
-What strikes a process is a signal, or befalls the tap before it ("cut": nothing passes, "mute": what it is told arrives
+A fault of a process is a signal, or one of the tap before it ("cut": nothing passes, "mute": what it is told arrives
 and nobody hears what it says, "reset": its connections end). What strikes etcd goes by the part a member plays
 ("leader", "member", "quorum", "all"), for who leads is known only when it happens. Each fault draws from its own
 number, so leaving some out changes none of the others.

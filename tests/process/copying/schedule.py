@@ -1,4 +1,4 @@
-"""What befalls whom after how many copied messages: drawn from a seed before the run begins. Pure."""
+"""Which fault is injected where, after how many copied messages: drawn from a seed before the run begins. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory: what it holds equals a fresh reading, over everything that can befall a watch."""
+"""The directory: what it holds equals a fresh reading, over every fault of a watch."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ TABLE: dict[str, Does] = {
 
 
 class House:
-    """The world, and what is in it to be befallen."""
+    """The world, and its parts that faults are injected into."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.world = World(loop, 2 * seed)  # whose clocks agree

@@ -1,4 +1,4 @@
-"""What befalls hosts and connections in the simulation does what it says, and no more."""
+"""Faults of hosts and connections in the simulation do what they say, and no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What befalls processes together with their disk or their connections does what it says, and is over behind it."""
+"""Faults of processes with their disk or connections do what they say, and end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run_over(scenario: Callable[[World, Scene], Awaitable[None]]) -> None:
 
 def test_while_seals_are_unheard_who_seals_dies_and_comes_back() -> None:
     async def scenario(world: World, scene: Scene) -> None:
-        befalling = asyncio.ensure_future(unheard_seals(scene))
+        injected = asyncio.ensure_future(unheard_seals(scene))
         await asyncio.sleep(0.1)
         _put(world, keys.ledger(SEGMENT), records.encode(LedgerRecord(ledgers=[])))
         await asyncio.sleep(0.01)
@@ -62,7 +62,7 @@ def test_while_seals_are_unheard_who_seals_dies_and_comes_back() -> None:
         _put(world, keys.ledger(SEGMENT), records.encode(LedgerRecord(ledgers=[], sealed=(1, 0))))
         await asyncio.sleep(0.01)
         assert not world.processes[BROKER].alive
-        await befalling
+        await injected
         assert world.processes[BROKER].alive
         _put(world, keys.ledger(SEGMENT), records.encode(LedgerRecord(ledgers=[], sealed=(1, 0))))
         await asyncio.sleep(0.01)
@@ -73,12 +73,12 @@ def test_while_seals_are_unheard_who_seals_dies_and_comes_back() -> None:
 
 def test_take_overs_are_slow_as_brokers_stop_in_order_until_it_is_over() -> None:
     async def scenario(world: World, scene: Scene) -> None:
-        befalling = asyncio.ensure_future(slow_take_overs(scene))
+        injected = asyncio.ensure_future(slow_take_overs(scene))
         await asyncio.sleep(0.01)
         assert not world.processes[BROKER].alive
         assert world.processes["control-1"].alive
         assert await _read_s(world) >= 0.01
-        await befalling
+        await injected
         assert await _read_s(world) < 0.001
         await asyncio.sleep(2.0)
         assert world.processes[BROKER].alive

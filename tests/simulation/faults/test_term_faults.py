@@ -1,4 +1,4 @@
-"""What befalls controllers does what it says, and is over behind it; and the terms that come of it are counted."""
+"""Faults of controllers do what they say, and end; the terms that come of them are counted."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run_over(scenario: Callable[[World, Scene, Terms], Awaitable[None]]) -> None
 
 def test_who_leads_hears_nothing_of_the_term_behind_its_back_and_keeps_its_clients() -> None:
     async def scenario(world: World, scene: Scene, terms: Terms) -> None:
-        befalling = asyncio.ensure_future(term_unheard_of(scene))
+        injected = asyncio.ensure_future(term_unheard_of(scene))
         await asyncio.sleep(4.9)
         _elect(world, "control-2")
         other = world.processes["control-2"]
@@ -74,7 +74,7 @@ def test_who_leads_hears_nothing_of_the_term_behind_its_back_and_keeps_its_clien
         await asyncio.sleep(5.1)
         assert world.etcd.mvcc.compacted > 0, "it cannot read up on what has happened"
         _elect(world, "control-1")
-        await befalling
+        await injected
         assert terms.behind_another == 1
         assert all(world.processes[name].alive for name in CONTROLS)
 
@@ -95,14 +95,14 @@ def test_a_term_of_one_whose_connections_were_lost_meanwhile_does_not_count() ->
 
 def test_some_steps_of_the_leader_alone_are_applied_and_unheard() -> None:
     async def scenario(world: World, scene: Scene, terms: Terms) -> None:
-        befalling = asyncio.ensure_future(steps_unheard_of(scene))
+        injected = asyncio.ensure_future(steps_unheard_of(scene))
         await asyncio.sleep(0.1)
         leaders = [world.store_faults.fate("commit", "control-1") for _ in range(100)]
         others = [world.store_faults.fate("commit", "control-2") for _ in range(100)]
         assert 20 < sum(1 for fate in leaders if fate.fail_s) < 60
         assert all(fate.arrive_s is not None for fate in (*leaders, *others))
         assert not any(fate.fail_s for fate in others)
-        await befalling
+        await injected
         assert not any(world.store_faults.fate("commit", "control-1").fail_s for _ in range(100))
 
     run_over(scenario)

@@ -90,9 +90,9 @@ class Receiver:
         if source not in self._ready:
             self._ready[source] = None
             self._queue.append(source)
-        self.stir()
+        self.wake()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Wake the waiting callers, to check again."""
         if self._arrival is not None:
             self._arrival.set_result(None)
@@ -118,7 +118,7 @@ class Receiver:
         if self._failure is None:
             self._failure = error
             _log.warning("%s cannot go on: %s: %s", self._what, type(error).__name__, error)
-        self.stir()
+        self.wake()
 
     @property
     def failed(self) -> bool:
@@ -130,7 +130,7 @@ class Receiver:
         self._queue.clear()
         self._paused.clear()
         self._begun = None
-        self.stir()
+        self.wake()
 
     # ---- for the application ----------------------------------------------------------------------------------------
 

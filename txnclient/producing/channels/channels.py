@@ -139,7 +139,7 @@ class Channels:
         finally:
             self._moving = False
         if any(moved):
-            self._session.directory.stir()  # held-back channels may write now
+            self._session.directory.wake()  # held-back channels may write now
 
     def _leave_or_ask(self, segment: SegmentInfo) -> bool:
         """Leave a sealed segment if it has answered, else ask; whether it was left."""

@@ -264,7 +264,7 @@ async def test_what_predecessors_left_decided_is_collected_also_where_the_store_
     await asyncio.sleep(7)  # they are below the mark by now
     one.kill()
     two = await Process(etcd, "two").start()
-    await until(lambda: bool(two.coordinator._takeover.to_walk))  # loaded, but for them
+    await until(lambda: bool(two.coordinator._take_over.to_walk))  # loaded, but for them
     two.fates.no_reads = True
     await asyncio.sleep(30)
     two.fates.no_reads = False

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 RETRY_S: Final = 0.5
 
 
-class Takeover:
+class TakeOver:
     """Loads ids that were taken and are not loaded yet."""
 
     def __init__(self, state: CoordinatorState, begins: BeginHandler) -> None:
