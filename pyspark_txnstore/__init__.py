@@ -1,4 +1,8 @@
-"""Segment topics as a Spark source and sink, exactly once in and out: `spark.readStream.format("txnstore")`."""
+"""Segment topics as a Spark source and sink, exactly once in and out: `spark.readStream.format("txnstore")`.
+
+Decides which rows a micro-batch has, and under which transaction its rows are written. Imports `txnclient` and
+`txnwire`, as any client does. Begin with `data_source`, then the rooms `source` and `sink`.
+"""
 
 from __future__ import annotations
 

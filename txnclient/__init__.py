@@ -12,6 +12,9 @@ A public class documents its calls and hands them to its implementation: `Produc
 parts of the client reach by `producer_impl(producer)`. So completion and help show what applications use.
 
 The library logs through `logging`, to the logger `txnclient` and those below it, and never prints.
+
+Decides which calls are repeated and which errors a caller gets. Imports `txnwire` alone. Begin with `client`, then the
+rooms `connection`, `transactions`, `producing`, `consuming` and `reading`.
 """
 
 import logging

@@ -1,4 +1,8 @@
-"""The command line, the server process, and the tools that run clusters."""
+"""The command line, the server process, and the tools that run clusters.
+
+Decides how operators see and run a cluster. Imports every other package of the product; none imports it. Begin with
+`cli` for a command, `process.serve` for a server, `launch.dev` for a whole cluster.
+"""
 
 import os
 

@@ -1,1 +1,4 @@
-"""Faults: their kinds, when each is injected, and what it does. Begin with `faults`, then `nemesis`."""
+"""Faults: their kinds, when each is injected, and its effect.
+
+Decides, from the seed, what fails when. Imports `world`. Begin with `faults`, then `nemesis`.
+"""

@@ -1,4 +1,4 @@
 """The simulated world: loop, processes, hosts, disks, network, the store's troubles, and guards for determinism.
 
-Begin with `loop`, then `world`.
+Decides the order of all that happens in virtual time. Imports no other room. Begin with `loop`, then `world`.
 """

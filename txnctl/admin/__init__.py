@@ -1,4 +1,5 @@
 """The admin role: answers an operator's questions from etcd, the directory and the owners of segments.
 
-Begin with `admin_requests`, which routes a question by its name, then `admin`.
+Decides what an answer contains. Imports `segments`, `coordinator_v5` and `txnstore`. Begin with `admin_requests`, which
+routes a question by its name, then `admin`.
 """

@@ -9,5 +9,5 @@
 aborts what etcd does not know as committed. In the other order a transaction could be committed in etcd and lack
 entries in the files.
 
-Begin with `taking`. May import `checking` and everything below it.
+Decides which files a backup has, and when it counts. Begin with `taking`. Imports `checking` and everything below it.
 """

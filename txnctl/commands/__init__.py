@@ -1,4 +1,5 @@
 """The commands of `txnctl` that ask a running cluster, one module each.
 
-Imports the cluster's client and the rooms of `txnctl` below. What the commands share is in `shared`.
+Decides which words a command takes and what it prints. Imports the cluster's client and the rooms of `txnctl` below.
+What the commands share is in `shared`. Begin with `topics`.
 """
