@@ -11,7 +11,7 @@ import txnclient
 import txnclient.sync
 from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import connected
-from tests.txnclient.test_belonging import opened
+from tests.txnclient.test_closed_and_foreign_calls import opened
 
 CLIENT = Path(txnclient.__file__).parent
 ONLY_ASYNC: dict[str, set[str]] = {}

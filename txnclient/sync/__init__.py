@@ -9,8 +9,8 @@ Any number of threads may use one client. All work runs in one event loop in a s
 first client and ends with the last; it is independent of any loop in the calling thread. Ctrl-C ends the current call.
 Values, errors, messages and ids are those of `txnclient`.
 
-Decides how a call waits for the event loop. Imports the asynchronous client alone. Begin with `bridge`; the other
-modules are generated from their asynchronous ones.
+Decides how a call waits for the event loop. Imports the asynchronous client alone. Begin with `bridge`;
+`tools/generate_sync.py` writes the classes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from simulation.mutants.mutant import Mutant
 
 CANCELLED = "tests/txnclient/test_cancelled_calls.py::"
 SYNC = "tests/txnclient/sync/test_sync.py::test_"
-BELONGING = "tests/txnclient/test_belonging.py::"
+BELONGING = "tests/txnclient/test_closed_and_foreign_calls.py::"
 MALFORMED = "tests/txnclient/producing/test_malformed.py::"
 FORKED = "tests/txnclient/test_forked.py::test_every_call_in_a_forked_child_fails_at_once"
 DEAD_LETTERS = "tests/txnclient/consuming/feeds/test_dead_letters.py::"

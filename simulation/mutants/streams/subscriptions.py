@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Edit, Mutant
 
-DEFECTS = "tests/segments/broker/test_defects.py::"
+DEFECTS = "tests/segments/broker/test_broken_segments.py::"
 QUEUE_DEFECTS = "tests/segments/subscription/queueing/test_queue_defects.py::"
 HANDING_OVER = "tests/segments/owner/test_handing_over.py::"
 QUEUE = "tests/segments/subscription/queueing/test_queue.py::"

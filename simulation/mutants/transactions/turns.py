@@ -163,7 +163,7 @@ MUTANTS = (
         file="coordinator_v5/transactions.py",
         old="            elif txn.phase is not Phase.ENDED:\n                # Its begin or its end is in flight: look again soon.\n                heapq.heappush(self._deadlines, (now + 0.5, txn))\n",
         new="",
-        tests=("tests/coordinator_v5/test_parts.py::test_deadlines_come_due_in_order_and_once",),
+        tests=("tests/coordinator_v5/test_owned_transactions.py::test_deadlines_come_due_in_order_and_once",),
         why_tests=WHY,
     ),
     Mutant(

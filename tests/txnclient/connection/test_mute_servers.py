@@ -10,7 +10,7 @@ import txnclient
 from tests.mute_endpoint import mute_endpoint
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import connected
-from tests.txnclient.test_belonging import CALLS_OF_ALL, opened
+from tests.txnclient.test_closed_and_foreign_calls import CALLS_OF_ALL, opened
 
 TIMEOUT_S = 8.0
 """Of the client, in virtual time."""
