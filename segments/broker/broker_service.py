@@ -11,7 +11,7 @@ import msgspec
 from segments.broker.broker import Broker
 from segments.broker.consuming import ConsumingService
 from segments.log.sends.sending import IncomingEntry
-from segments.log.tail_cache import chunk_key
+from segments.log.tail_cache import large_value_key
 from segments.owner.names import take_name
 from segments.owner.producers import ProducerSession
 from segments.owner.scanning import PAGE_ENTRIES, scan
@@ -422,7 +422,7 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> IncomingEntry:
     ):
         raise InvalidArgument("a piece of a larger value stands alone in its entry and belongs to a transaction")
     txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
-    previous, chunk = send.previous_sequence_id, chunk_key(metadata)
+    previous, large_value = send.previous_sequence_id, large_value_key(metadata)
     return IncomingEntry(
         producing.name,
         send.sequence_id,
@@ -432,7 +432,7 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> IncomingEntry:
         send.writer,
         data,
         metadata.publish_time_ms,
-        chunk,
+        large_value,
         numbers,
         metadata.deliver_at_ms,
     )

@@ -9,7 +9,7 @@ from txnwire.ids import Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 
 
-class ChunkKey(NamedTuple):
+class LargeValueKey(NamedTuple):
     """Identifies a chunked value: the fields that all its pieces, `pieces` in number, share."""
 
     producer: str
@@ -18,15 +18,15 @@ class ChunkKey(NamedTuple):
     pieces: int
 
 
-def chunk_key(metadata: pb.EntryMetadata) -> ChunkKey | None:
+def large_value_key(metadata: pb.EntryMetadata) -> LargeValueKey | None:
     """The key of an entry's chunked value, None if the entry is no piece."""
     if not metadata.chunk_count:
         return None
-    return ChunkKey(metadata.producer, metadata.incarnation, metadata.chunk_id, metadata.chunk_count)
+    return LargeValueKey(metadata.producer, metadata.incarnation, metadata.chunk_id, metadata.chunk_count)
 
 
 class LogEntry(NamedTuple):
-    """One stored entry with the fields that dispatch uses. `writer` 0: no named transaction. `chunk`: for a piece.
+    """One stored entry with the fields that dispatch uses. `writer` 0: no named transaction. `large_value`: of a piece.
     `deliver_at_ms`: when queues deliver it first, on the broker's wall clock; 0: at once."""
 
     position: Position
@@ -34,7 +34,7 @@ class LogEntry(NamedTuple):
     messages: int
     txn_id: TxnId | None
     writer: int
-    chunk: ChunkKey | None = None
+    large_value: LargeValueKey | None = None
     deliver_at_ms: int = 0
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from segments.log.ledgers.segment_log import SegmentLog
-from segments.log.tail_cache import LogEntry, TailCache, chunk_key
+from segments.log.tail_cache import LogEntry, TailCache, large_value_key
 from segments.subscription.shares import DeliveryShares
 from txnwire.entry import parse_metadata, txn_of
 from txnwire.errors import ConnectionLost, DataTrimmed, InternalError, InvalidArgument, TxnError
@@ -425,7 +425,7 @@ def to_log_entry(position: Position, data: bytes) -> LogEntry:
         metadata.count,
         txn_of(metadata),
         metadata.writer,
-        chunk_key(metadata),
+        large_value_key(metadata),
         metadata.deliver_at_ms,
     )
 

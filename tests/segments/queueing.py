@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from segments.log.tail_cache import ChunkKey, LogEntry
+from segments.log.tail_cache import LargeValueKey, LogEntry
 from segments.subscription.cursors.cursor import Cursor
 from segments.subscription.queueing.queue import Handout, Queue, QueueBounds, QueueConsumer
 from tests.segments.ledger_lengths import LedgerLengths
@@ -67,7 +67,7 @@ class Rig:
         txn: TxnId | None = None,
         *,
         writer: int = 0,
-        chunk: ChunkKey | None = None,
+        large_value: LargeValueKey | None = None,
         later_s: float = 0.0,
     ) -> Position:
         ledger_id = max(self.lengths.lengths)
@@ -76,7 +76,7 @@ class Rig:
         if txn is not None:
             self.open[txn] = None
         deliver_at_ms = int((self.now_s + later_s) * 1000) if later_s else 0
-        self.log[position] = LogEntry(position, b"", messages, txn, writer, chunk, deliver_at_ms)
+        self.log[position] = LogEntry(position, b"", messages, txn, writer, large_value, deliver_at_ms)
         return position
 
     def roll(self) -> None:

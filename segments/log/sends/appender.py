@@ -175,7 +175,7 @@ class Appender:
                     entry.messages,
                     entry.txn_id,
                     entry.writer,
-                    entry.chunk,
+                    entry.large_value,
                     entry.deliver_at_ms,
                 )
             )

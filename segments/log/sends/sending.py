@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from segments.log.sends.dedup import InFlight
 from segments.log.sends.send_order import NOTHING, OP, Durable
-from segments.log.tail_cache import ChunkKey
+from segments.log.tail_cache import LargeValueKey
 from txnwire.errors import TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.numbers import Numbers
@@ -33,7 +33,7 @@ class IncomingEntry(NamedTuple):
     writer: int
     data: bytes
     publish_time_ms: int
-    chunk: ChunkKey | None = None
+    large_value: LargeValueKey | None = None
     numbers: Numbers | None = None
     """Of a numbered producer."""
 

@@ -33,7 +33,7 @@ from heapq import heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from segments.log.tail_cache import ChunkKey, LogEntry
+from segments.log.tail_cache import LargeValueKey, LogEntry
 from segments.subscription.queueing.ack_span import AckSpan
 from segments.subscription.queueing.delays import MessageDelays
 from segments.subscription.queueing.queue_ports import QueueAcks, QueueBounds, QueueOutcomes, QueueStatistics
@@ -69,7 +69,7 @@ class QueueConsumer:
         self.shares = False
         self.held: dict[Position, None] = {}
         """Entries with messages that it has."""
-        self.kept: dict[Position, ChunkKey] = {}
+        self.kept: dict[Position, LargeValueKey] = {}
         """Pieces reserved for it, as it has other pieces of the value, until it can take them."""
 
 
@@ -90,7 +90,7 @@ class _Value(Generic[ConsumerT]):
 
     __slots__ = ("consumer", "key", "pieces")
 
-    def __init__(self, key: ChunkKey, consumer: ConsumerT) -> None:
+    def __init__(self, key: LargeValueKey, consumer: ConsumerT) -> None:
         self.key = key
         self.consumer = consumer
         self.pieces = 0
@@ -136,7 +136,7 @@ class Queue(Generic[ConsumerT]):
         self._later: dict[Position, None] = {}
         """Entries of `_delays` with room promised, which nobody has had yet."""
         self._counts = RedeliveryCounts()
-        self._values: dict[ChunkKey, _Value[ConsumerT]] = {}
+        self._values: dict[LargeValueKey, _Value[ConsumerT]] = {}
 
     # ---- consumers --------------------------------------------------------------------------------------------------
 
@@ -269,11 +269,11 @@ class Queue(Generic[ConsumerT]):
         if due_s is not None:
             self._delay(position, entry.messages, free, due_s)
             return None
-        value = None if entry.chunk is None else self._values.get(entry.chunk)
+        value = None if entry.large_value is None else self._values.get(entry.large_value)
         if value is None:
             consumer = next(iter(self._ready))
-            if entry.chunk is not None:
-                value = self._values[entry.chunk] = _Value(entry.chunk, consumer)
+            if entry.large_value is not None:
+                value = self._values[entry.large_value] = _Value(entry.large_value, consumer)
         elif value.consumer.permits > 0 and not value.consumer.blocked:
             consumer = value.consumer
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.log.tail_cache import ChunkKey
+from segments.log.tail_cache import LargeValueKey
 from tests.segments.queueing import Rig, Taker
 from watchers.acks import ack_position
 
@@ -153,7 +153,7 @@ def test_room_for_the_rest_of_a_divided_entry_is_kept() -> None:
 def test_pieces_given_back_go_to_another_consumer_with_those_that_were_kept() -> None:
     """▲ Pieces kept for a consumer that grants no permits would never come."""
     rig = Rig()
-    pieces = [rig.append(chunk=ChunkKey("p", 1, 7, 4)) for _ in range(4)]
+    pieces = [rig.append(large_value=LargeValueKey("p", 1, 7, 4)) for _ in range(4)]
     a, b = sharing(rig, "a", 2), sharing(rig, "b", 0)
     rig.run()
     assert a.entries == pieces[:2]

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from segments.log.tail_cache import ChunkKey
+from segments.log.tail_cache import LargeValueKey
 from segments.subscription.queueing.queue import QueueBounds
 from tests.segments.queueing import Rig, Taker
 from txnwire.ids import Position, TxnId
@@ -49,7 +49,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(value=st.integers(0, 2), slot=st.none() | st.integers(0, 1), later_s=st.just(0) | st.integers(1, 5))
     def append_piece(self, value: int, slot: int | None, later_s: int) -> None:
-        self.rig.append(1, self.txn_of(slot), chunk=ChunkKey("p", 1, value, 3), later_s=later_s)
+        self.rig.append(1, self.txn_of(slot), large_value=LargeValueKey("p", 1, value, 3), later_s=later_s)
 
     @rule()
     def roll(self) -> None:
