@@ -71,10 +71,10 @@ test-soak: setup java prometheus $(VENV)/spark.jsa ## kills under load, whole si
 test-again: setup java prometheus $(VENV)/spark.jsa ## the tests that failed in the last run, one after the other, with nothing beside them
 	@$(BIN)/python -m pytest -n 0 -q --last-failed --last-failed-no-failures none --maxfail 3 tests
 
-FOLDERS = tests/txnwire tests/watchers tests/txnstore tests/coordinator_v5 tests/txnclient
+FOLDERS = tests/txnwire tests/watchers tests/txnstore tests/segments tests/coordinator_v5 tests/txnclient
 
 # On another Python: what programs import, and what keeps the records. Where there is none of the version it says so.
-test-python: setup ## the tests of client, wire, store and coordinators on another Python: make test-python [VERSION=3.13] [FOLDERS="tests/txnwire …"]
+test-python: setup ## the tests of client, wire, store, segments and coordinators on another Python: make test-python [VERSION=3.13] [FOLDERS="tests/txnwire …"]
 	@python=$$(tools/find_python.sh $(VERSION)) || { test $$? = 3 && exit 0; exit 1; }; \
 	test -e $(VENV)/$(VERSION)/.installed || { \
 		echo "installing Python packages for $(VERSION)"; \
