@@ -1,4 +1,4 @@
-"""Mutants of what the client promises to careless callers (DESIGN §6, §8; SCENARIOS C5 to C9)."""
+"""Break the client's promises to careless callers (DESIGN §6, §8; SCENARIOS C5 to C9)."""
 
 from __future__ import annotations
 

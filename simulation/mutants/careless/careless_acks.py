@@ -1,5 +1,5 @@
-"""Mutants of acks over several segments, transactions and consumers, and of what is given at its bounds (SCENARIOS A5,
-C1, C4, C9, P2)."""
+"""Break the rules of acks over several segments, transactions and consumers, and of values at their bounds (SCENARIOS
+A5, C1, C4, C9, P2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what sends and transactions promise to careless callers (SCENARIOS C1 to C9)."""
+"""Break the promises of sends and transactions to careless callers (SCENARIOS C1 to C9)."""
 
 from __future__ import annotations
 

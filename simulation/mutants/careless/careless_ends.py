@@ -1,5 +1,5 @@
-"""Mutants of sends, ends and openings that several things meet at once, or whose callers go away (SCENARIOS A5,
-C1 to C5, C8)."""
+"""Break sends, ends and openings that meet several events at once, or whose callers go away (SCENARIOS A5, C1 to C5,
+C8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the three flags of errors, which a client may obey without looking further."""
+"""Break the three flags of errors: a client may obey them without looking further."""
 
 from __future__ import annotations
 

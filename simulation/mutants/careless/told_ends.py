@@ -1,4 +1,4 @@
-"""Mutants of what a client is told of a transaction that has ended otherwise than it asked for (DESIGN §11)."""
+"""Break the errors that a client receives when its transaction has ended otherwise than it asked (DESIGN §11)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Mutants of what is done behind a failure: the next server, the next try, who still waits, what is left open (§4 to
-§11)."""
+"""Break the rules for what follows a failure: the next server, the next try, callers still waiting, things left open
+(§4 to §11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the client's rules (DESIGN §6, §8)."""
+"""Break the client's rules (DESIGN §6, §8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of messages that queues deliver at their time (DESIGN §8, "A queue's entries")."""
+"""Break the rules of messages that queues deliver at a set time (DESIGN §8, "A queue's entries")."""
 
 from __future__ import annotations
 

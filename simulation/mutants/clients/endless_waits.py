@@ -1,5 +1,5 @@
-"""Mutants of who would wait for ever: connections that nobody makes, reads or closes, and topics of a pattern beside
-one that cannot be joined (§11)."""
+"""Break the rules that prevent endless waits: on connections that are never opened, read or closed, and on one topic of
+a pattern that cannot be joined (§11)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Mutants of a queue's fairness: who gets which messages of an entry, what waits at whom (DESIGN §8, "A queue's
-entries")."""
+"""Break a queue's fairness: which consumer gets which messages of an entry, and which ones wait there (DESIGN §8, "A
+queue's entries")."""
 
 from __future__ import annotations
 

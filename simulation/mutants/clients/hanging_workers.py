@@ -1,4 +1,4 @@
-"""Mutants that seeds catch by workers which hang, pause, leave and follow a pattern, and by numbered producers."""
+"""Break rules that seeds check with workers that hang, pause, leave or follow a pattern, and with numbered producers."""
 
 from __future__ import annotations
 

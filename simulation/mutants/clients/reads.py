@@ -1,4 +1,4 @@
-"""Readers with an end: one cut over everything they read, and never an older one than they know of."""
+"""Break the rules of readers with an end: one cut over all that they read, never older than one they know of."""
 
 from __future__ import annotations
 

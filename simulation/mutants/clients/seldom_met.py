@@ -1,4 +1,4 @@
-"""Mutants of what clients and queues seldom meet: a failure before, or large numbers (DESIGN §7, §11)."""
+"""Break rules that matter only after an earlier failure, or with large numbers (DESIGN §7, §11)."""
 
 from __future__ import annotations
 

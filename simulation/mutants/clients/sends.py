@@ -1,4 +1,4 @@
-"""Mutants of what a send promises to a careless caller (scenarios C1 to C4)."""
+"""Break the promises of a send to a careless caller (scenarios C1 to C4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of how far subscriptions and readers have come: lags, positions, pauses (DESIGN §8)."""
+"""Break the rules of lags, positions and pauses of subscriptions and readers (DESIGN §8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what clients, Spark and operators lose, or wait for, without a word (DESIGN §6 to §11)."""
+"""Make clients, Spark and operators lose something, or wait for it, without an error (DESIGN §6 to §11)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Mutants of what one caller leaves to the next: permits, room, pins, deadlines, and places where a reader begins or
-ends (DESIGN §4, §6, §8, §10)."""
+"""Break the rules for permits, room, pins and deadlines that one caller leaves to the next, and for where a reader
+begins or ends (DESIGN §4, §6, §8, §10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mutants of backups and restores: what a backup holds, when it counts, and what it is put back beside (DESIGN §12)."""
+"""Break the rules of backups and restores: their contents, when one counts, and what a restore may overwrite (DESIGN
+§12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the command line, of the questions that operators ask, and of `txnctl dev` (DESIGN §11)."""
+"""Break the rules of the command line, of operators' queries, and of `txnctl dev` (DESIGN §11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Further mutants of backups, and of what operators are shown (DESIGN §11, §12; docs/operations.md)."""
+"""Break further rules of backups, and of the figures that operators see (DESIGN §11, §12; docs/operations.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mutants of rows about etcd (E1, E4, E8): what is put off is taken up again, and what a restored etcd may do."""
+"""Break the rules about etcd's outages and restores (E1, E4, E8): delayed work is resumed, a restored etcd reuses
+nothing."""
 
 from __future__ import annotations
 

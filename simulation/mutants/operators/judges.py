@@ -1,4 +1,4 @@
-"""Mutants of the judges (X5): each condition of a rule has a history, or a change of etcd, that it alone finds."""
+"""Drop the conditions of the judges (X5): each one has a history, or a change of etcd, that it alone finds."""
 
 from __future__ import annotations
 

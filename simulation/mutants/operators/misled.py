@@ -1,4 +1,4 @@
-"""Mutants of commands, pages and files that would mislead an operator, or leave something behind."""
+"""Break commands, pages and files so that they mislead an operator or leave something behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mutants of the repair of a data folder that is short in several ledgers or segments, and of its mark (E8, C12)."""
+"""Break the rules of repairing a data folder that is short in several ledgers or segments, and of its mark (E8,
+C12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mutants that only a process of its own shows: signals, exit codes, pages, logs, files; and folders above the data."""
+"""Break rules that only a separate process exercises: signals, exit codes, pages, logs, files; and folders above the
+data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the Spark connector's rules (DESIGN §10)."""
+"""Break the Spark connector's rules (DESIGN §10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants that no test noticed once: what comes second, or is refused, or lost by a hair (DESIGN §4 to §7, §11)."""
+"""Break rules for second events, for refusals and for narrow losses of a race (DESIGN §4 to §7, §11)."""
 
 from __future__ import annotations
 

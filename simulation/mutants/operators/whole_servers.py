@@ -1,4 +1,4 @@
-"""Mutants of rows of the scenarios' table that whole servers, real processes or a real etcd show."""
+"""Break rules of the scenarios' table that whole servers, real processes or a real etcd exercise."""
 
 from __future__ import annotations
 

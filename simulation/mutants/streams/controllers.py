@@ -1,4 +1,4 @@
-"""Mutants of what controllers owe to consumers that stay, through terms and deletions (DESIGN §8)."""
+"""Break the controllers' duties to consumers that stay, through terms and deletions (DESIGN §8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what makes files of ledgers outlive a power failure: each leaves one sync out (DESIGN §6, §7; L5)."""
+"""Leave out one sync each: ledgers' files must outlive a power failure (DESIGN §6, §7; L5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what keeps the files of ledgers, their fences and their folder trustworthy (DESIGN §6, §7; C12)."""
+"""Break the rules that keep ledgers' files, their fences and their folder trustworthy (DESIGN §6, §7; C12)."""
 
 from __future__ import annotations
 

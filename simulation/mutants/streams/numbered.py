@@ -1,4 +1,4 @@
-"""Mutants of numbered producers (DESIGN §7, "Numbered producers")."""
+"""Break the rules of numbered producers (DESIGN §7, "Numbered producers")."""
 
 from __future__ import annotations
 

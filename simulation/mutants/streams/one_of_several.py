@@ -1,4 +1,4 @@
-"""Mutants in which of several that wait, or have failed, the first alone is served (DESIGN §5 to §10)."""
+"""Serve only the first of several that wait or have failed (DESIGN §5 to §10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of rows of the scenario table: lines whose tests of the row die without them (docs/testing.md)."""
+"""Break rows of the scenario table: without the mutated lines the tests of the row fail (docs/testing.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of more rows of the scenario table, most of them of failures and of owners that sleep (docs/testing.md)."""
+"""Break further rows of the scenario table, most of them about failures and owners that sleep (docs/testing.md)."""
 
 from __future__ import annotations
 

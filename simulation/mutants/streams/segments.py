@@ -1,4 +1,4 @@
-"""Mutants of the segments' rules: pipeline, ledgers, dedup, layouts, cuts (DESIGN §4, §6, §7, §8, §10)."""
+"""Break the segments' rules: pipeline, ledgers, dedup, layouts, cuts (DESIGN §4, §6, §7, §8, §10)."""
 
 from __future__ import annotations
 

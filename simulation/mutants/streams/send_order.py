@@ -1,4 +1,4 @@
-"""Mutants of the order of a send, as `segments.log.sends.send_order` states it (DESIGN §7, "The order of a send")."""
+"""Break the order of a send, as `segments.log.sends.send_order` states it (DESIGN §7, "The order of a send")."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Mutants of rules about several of a kind, and about second tries: transactions of one consumer, parents of a segment,
-subscriptions in one transaction, what follows something that was refused (docs/testing.md)."""
+"""Break rules about several of a kind, and about second tries: transactions of one consumer, parents of a segment,
+subscriptions in one transaction, requests after a refused one (docs/testing.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what keeps room: ledger lists in pages, a disk that fills, memory that is given back (DESIGN §6, §7)."""
+"""Break the rules that keep room: ledger lists in pages, a full disk, memory that is given back (DESIGN §6, §7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what a segment's owner does for its subscriptions around take-overs, hand-overs and strange records."""
+"""Break the rules by which a segment's owner serves its subscriptions: take-overs, hand-overs, strange records."""
 
 from __future__ import annotations
 

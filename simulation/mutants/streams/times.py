@@ -1,4 +1,4 @@
-"""Mutants of what is done by the clock: starts by a time, retention, the expiry of outcomes (DESIGN §8)."""
+"""Break the rules that go by the clock: starts by a time, retention, the expiry of outcomes (DESIGN §8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what a watch tells, and of a streaming query at rest (DESIGN §10)."""
+"""Break the rules of watches, and of a streaming query at rest (DESIGN §10)."""
 
 from __future__ import annotations
 

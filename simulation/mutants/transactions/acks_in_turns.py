@@ -1,4 +1,5 @@
-"""Mutants of decisions on many acks, which are applied in parts, and of what many pending acks are known by (DESIGN §6, §7)."""
+"""Break the rules of decisions on many acks, which are applied in parts, and of the index of pending acks (DESIGN §6,
+§7)."""
 
 # ruff: noqa: E501  (texts stand on one line, as in the code)
 from __future__ import annotations

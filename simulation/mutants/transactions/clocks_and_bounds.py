@@ -1,4 +1,4 @@
-"""Mutants of the cluster's clock, of names, keys and lists at their bounds, and of a disk without room (SCENARIOS A5,
+"""Break the rules of the cluster's clock, of names, keys and lists at their bounds, and of a full disk (SCENARIOS A5,
 C9 to C12)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mutants of the coordinator's rules: headers, deadlines, take-over, collection, names (DESIGN §5, §9, §10)."""
+"""Break the coordinator's rules: headers, deadlines, take-over, collection, names (DESIGN §5, §9, §10)."""
 
 # ruff: noqa: E501  (texts stand on one line, as in the code)
 from __future__ import annotations

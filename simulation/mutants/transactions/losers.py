@@ -1,5 +1,5 @@
-"""Mutants in which the writers of one named transaction that do not count are taken for one: each has records, ledgers
-and sidecars of its own (DESIGN §6)."""
+"""Treat the losing writers of one named transaction as one: each has records, ledgers and sidecars of its own (DESIGN
+§6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the careful etcd client and of the records' rules (DESIGN §4, and what §5 says of ops and ids)."""
+"""Break the rules of the careful etcd client and of its records, ops and ids (DESIGN §4, §5)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Mutants of work in pages: what is read some records at a time, and what a failure between two pages costs (DESIGN §4,
-§5, §6, §9)."""
+"""Break the rules of work in pages: where a page begins, its revision, and a failure between two pages (DESIGN §4, §5,
+§6, §9)."""
 
 # ruff: noqa: E501  (texts stand on one line, as in the code)
 from __future__ import annotations

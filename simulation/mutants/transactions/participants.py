@@ -1,4 +1,4 @@
-"""Mutants of the participants' rules: visibility, pending acks, clean-up, recovery (DESIGN §6, §10)."""
+"""Break the participants' rules: visibility, pending acks, clean-up, recovery (DESIGN §6, §10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the rules for the size of what is stored, and for the numbers of commands (DESIGN §4, §6, §11)."""
+"""Break the bounds on the size of stored records, and the rules for numbers of commands (DESIGN §4, §6, §11)."""
 
 from __future__ import annotations
 

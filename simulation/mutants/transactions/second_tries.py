@@ -1,4 +1,4 @@
-"""Mutants in which work that was put off, or failed once, is forgotten, and one of a hung disk (DESIGN §5, §7)."""
+"""Forget work that was put off, or that failed once; one mutant is about a hung disk (DESIGN §5, §7)."""
 
 from __future__ import annotations
 

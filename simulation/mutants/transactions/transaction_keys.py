@@ -1,4 +1,4 @@
-"""Mutants of the rules of transaction keys (DESIGN §9)."""
+"""Break the rules of transaction keys (DESIGN §9)."""
 
 # ruff: noqa: E501  (texts stand on one line, as in the code)
 from __future__ import annotations

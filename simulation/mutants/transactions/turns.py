@@ -1,5 +1,5 @@
-"""Mutants of work in turns of the event loop: what changes between two turns, and what each turn has to look at anew
-(DESIGN §6, §7, §9, §10)."""
+"""Break the rules of work in turns of the event loop: each turn checks again what others may have changed (DESIGN §6,
+§7, §9, §10)."""
 
 # ruff: noqa: E501  (texts stand on one line, as in the code)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mutants of what servers do unasked, and again where it has failed: nobody else would (DESIGN §5, §6, §9)."""
+"""Break the servers' background work: each task runs unasked, and runs again after a failure (DESIGN §5, §6, §9)."""
 
 from __future__ import annotations
 
