@@ -1,4 +1,4 @@
-"""Break rules that seeds check with workers that hang, pause, leave or follow a pattern, and with numbered producers."""
+"""Break rules that seeds check with workers that hang, pause, leave or follow a pattern, or with numbered producers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Break the rules of decisions on many acks, which are applied in parts, and of the index of pending acks (DESIGN §6,
 §7)."""
 
-# ruff: noqa: E501  (texts stand on one line, as in the code)
 from __future__ import annotations
 
 from typing import Final
