@@ -314,8 +314,8 @@ class TcidOwnership:
         return {tcid: self._mine[tcid] for tcid in tcids if tcid in self._mine}
 
     async def _others_can_take(self, lease: Lease) -> bool:
-        """Whether etcd takes a write: our own record once more. ▲ A full one lets ids be given up and none be taken:
-        they would be nobody's until it has room, and what a coordinator of theirs would collect fills it."""
+        """Whether etcd takes a write; rewrites our own record to find out. ▲ A full etcd lets ids be given up, but none
+        be taken: they would stay without an owner, and their uncollected records would keep etcd full."""
         try:
             found = await self._store.get(keys.tc_member(self._registration.id))
             if found is None or found.lease != lease.id:

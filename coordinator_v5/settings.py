@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameSettings:
-    """What a namespace of transaction names (`txnwire.names.namespace_of`) is granted; `…_of`: by namespace."""
+    """Limits of a namespace of transaction names (`txnwire.names.namespace_of`); `…_of` overrides one by namespace."""
 
     keep_s: float = 7 * 24 * 3600.0
     """How long an outcome is kept, counted from its collection, where the begin does not say."""

@@ -44,7 +44,7 @@ def validate_txn_name(name: str) -> str:
 
 
 def namespace_of(txn_name: str) -> str:
-    """What stands before the first `/` of a transaction's name; empty for a name without one."""
+    """The part of a transaction name before the first `/`; empty for a name without one."""
     namespace, slash, _ = txn_name.partition("/")
     return namespace if slash else ""
 
@@ -119,7 +119,7 @@ def _parse_topic(text: str) -> TopicName:
 
 
 def _full_form(text: object) -> str:
-    """What somebody probably means who writes `orders`, or leaves out the scheme."""
+    """Suggests a full topic name, as text for an error, to a user who wrote `orders` or left out the scheme."""
     parts = text.split("/") if isinstance(text, str) else []
     if len(parts) not in (1, 3) or not all(_NAME.match(part) for part in parts):
         return ""

@@ -100,7 +100,7 @@ async def _run_again(run: Callable[[], Awaitable[None]], name: str, of: str, tas
         began = loop.time()
         try:
             await run()
-            if _is_cancelled():  # ▲ an inner await may have swallowed the cancel: end all the same
+            if _is_cancelled():  # ▲ an inner await may have swallowed the cancel: end here
                 raise asyncio.CancelledError
             error: BaseException = InternalError(f"task {_title(name, of)} returned and should never end")
         except asyncio.CancelledError as cancelled:

@@ -70,8 +70,8 @@ def bitmap_of(text: str) -> int:
 
 
 class LeftOut(NamedTuple):
-    """What a cumulative ack leaves out. `first`: the first entry left out. `whole`: entries left out completely, as
-    bitmaps by block (dozens for a hundred thousand entries). `parts`: entries left out in part, in order."""
+    """The entries that a cumulative ack leaves out. `first`: the first of them. `whole`: those left out completely,
+    as bitmaps by block (dozens for a hundred thousand entries). `parts`: entries left out in part, in order."""
 
     first: Position
     whole: Mapping[Block, int]

@@ -231,7 +231,7 @@ class CleanUp:
             registered.retired.set_result(None)
         if registered.error is None and self._registered.get(registered.target) is registered:
             self._take_answer(registered, plan, future)
-        # ▲ Also if nobody is left to take this answer: other targets wait for its place in flight.
+        # ▲ Also if no target takes this answer: other targets wait for its place in flight.
         if self._due and self._turn is None and self._running:
             self._turn = asyncio.get_running_loop().call_later(0, self._take_turn)
 

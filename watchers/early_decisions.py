@@ -1,6 +1,6 @@
 """Keeps decided headers that come while segments load, until these know what they hold. Pure.
 
-Until a segment has read its state, nobody knows which transactions it holds, so every decision is kept: one list for
+Until a segment has read its state, its transactions are unknown, so every decision is kept: one list for
 all loading segments, back to the start of the oldest one. Once its state is read, only decisions on the transactions it
 found open are kept: ▲ no other transaction of it can be decided before it serves.
 """

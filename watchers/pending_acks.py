@@ -59,7 +59,7 @@ class BlockWrite(NamedTuple):
 
 
 class CursorView(Protocol):
-    """What pending acks and clean-up need of `segments.subscription.cursors.cursor.Cursor`; documented there."""
+    """The methods of `segments.subscription.cursors.cursor.Cursor` that pending acks and clean-up use; see there."""
 
     @property
     def mark_delete(self) -> Position: ...

@@ -1,7 +1,7 @@
 """Lists and deletes the names of transactions. Source: DESIGN §10.
 
-A name of a decided transaction may be deleted, whether its header is collected or not. Who begins the name afterwards
-does the work again, so this is for names that nobody will ask for any more.
+A name of a decided transaction may be deleted, whether its header is collected or not. A client that begins the
+name afterwards does the work again, so delete only names that no client will use again.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class KeptName(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """What became of the names that were asked for. `kept`: as the newest commit of their prefix. `changed`: somebody
-    else changed them meanwhile, or they are unclear. `after`: go on behind this name; None: it was the last."""
+    """The result of one request, in numbers of names. `kept`: each is the newest commit of its prefix. `changed`:
+    another process changed them meanwhile, or they are unclear. `after`: continue behind it; None: nothing is left."""
 
     deleted: int = 0
     open: int = 0

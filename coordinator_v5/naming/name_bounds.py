@@ -19,7 +19,7 @@ from txnwire.names import namespace_of
 from txnwire.ports import Clock
 
 NAMESPACES_COUNTED: Final = 10_000
-"""Namespaces of which one coordinator counts its own begins of a round."""
+"""A coordinator counts its own begins of a round for at most this many namespaces."""
 
 log = structlog.get_logger(__name__)
 

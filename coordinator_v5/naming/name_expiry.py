@@ -103,7 +103,7 @@ class NameExpiry:
         put = Put(keys.TXN_NAME_COUNTS, records.encode(counts))
         try:
             result = await self._store.commit(Commit(compares=(self._guard,), puts=(put,)))
-        except TxnError as error:  # etcd is full: the round is done all the same, and none begins at once for this
+        except TxnError as error:  # etcd is full: the round still counts as done; no new one starts at once
             log.warning("names_not_told", error=str(error))
             return
         if result.succeeded:

@@ -302,7 +302,7 @@ class Broker:
         return found
 
     def lag_budget(self) -> LagBudget:
-        """What may be read to answer one question about subscriptions in one segment."""
+        """The limit on reads that answer one question about subscriptions in one segment."""
         return LagBudget(self._clock, turns=self._lag_reads)
 
     def wall_ms(self) -> int:

@@ -334,8 +334,8 @@ class BrokerService:
 
 
 async def _rates(segments: Sequence[Segment]) -> dict[str, dict[str, float]]:
-    """What comes in a second, by segment, measured now: at a load that has just begun, or right after a split, the
-    published minute (`/load`) says nothing yet."""
+    """Measure the incoming rates per second now, by segment: when load has just begun, or right after a split, the
+    published minute (`/load`) does not show it yet."""
     loop = asyncio.get_running_loop()
     measured = [one for one in segments if one.takes_writes]
     if not measured:

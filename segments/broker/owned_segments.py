@@ -346,7 +346,7 @@ class OwnedSegments:
         except TxnError as error:
             log.warning("owner_key_left", segment=segment.path, error=str(error))
             self.holdings.to_release[segment.path] = segment.epoch
-        except Exception as error:  # noqa: BLE001  (told; a closing broker hands the other segments over all the same)
+        except Exception as error:  # noqa: BLE001  (reported; a closing broker still hands over the others)
             defect("hand-over", segment.path, error)
             self.holdings.to_release[segment.path] = segment.epoch
         finally:

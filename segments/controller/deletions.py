@@ -257,8 +257,8 @@ class Deletions:
     ) -> bool:
         """Returns whether it put the mark. `use`: refused while it has users; None: forced. `go_on`: with the deletion.
 
-        ▲ Its caller may be cancelled while the mark is on its way, when its client leaves: what is marked is gone on
-        with all the same, because nobody else would during this term."""
+        ▲ The caller may be cancelled while the mark is on its way, because its client left: a marked deletion still
+        continues, because nothing else in this term would finish it."""
         if use is not None:
             await self._refuse_if_used(use)
         marking = errand(self._put_mark(topic_path, mark, use, go_on), name="mark of a deletion", of=topic_path)

@@ -106,7 +106,7 @@ class Merge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the controller remembers of a topic between two looks. `changed_s`: when it first saw the present layout;
+    """The controller's memory of a topic between two checks. `changed_s`: when it first saw the present layout;
     `cold_since_s`: id of each active segment with a load below both merge thresholds → since when. Times are of one
     monotonic clock."""
 

@@ -100,9 +100,9 @@ class LayoutService:
         return self._layout_command(topic.path)
 
     def _forget_gone(self, peer: Peer) -> bool:
-        """Forget the topic that this peer has watched for longest of those that do not exist; whether there was one.
-        ▲ Where topics come and go, a client could else open no more after so many of them. It asks again for one that
-        does not exist."""
+        """Stop watching, for this peer, its longest-watched topic that does not exist; returns whether there was one.
+        ▲ Otherwise a client could reach its limit with deleted topics and open no more. It asks again if it needs a
+        topic that does not exist."""
         watched = self._topics_of[peer]
         gone = next((path for path in watched if self._directory.is_gone(path)), None)
         if gone is not None:

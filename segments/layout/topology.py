@@ -105,11 +105,11 @@ class Topology:
         if self.paths.get(segment_id) == path:
             return
         if named.topic != self.topic:
-            found = f"is of {named.topic}"
+            found = f"belongs to {named.topic}"
         elif self.is_of_earlier_life(segment_id):
-            found = "is of an earlier topic of this name, which was deleted"
+            found = "belonged to an earlier topic of this name, which was deleted"
         elif self.is_pruned(segment_id):
-            earlier = ", or was of a deleted topic of this name" * (self.record.first_segment_id < 0)
+            earlier = ", or belonged to a deleted topic of this name" * (self.record.first_segment_id < 0)
             found = f"was drained, emptied and pruned{earlier}"
         else:
             found = "never was there"

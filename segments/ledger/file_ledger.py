@@ -302,7 +302,7 @@ class FileLedgerStore:
             raise LedgerFenced(fenced)
         if self._stopped:
             os.close(fd)
-        self._expect_open()  # ▲ the store has closed its writers before: nobody would close this one
+        self._expect_open()  # ▲ if the store has closed its writers already, nothing would close this one
         opened = ledger_format.decode_header(lambda offset, length: data[offset : offset + length], str(paths.ledger))
         writer = FileLedgerWriter(self, OpenFile(fd), paths, opened)
         self._writers[writer] = None

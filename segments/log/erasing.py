@@ -184,8 +184,8 @@ def _acked(found: list[KeyValue]) -> SegmentRemains:
 
 
 def _sorted(found: list[KeyValue], read: Callable[[bytes], T]) -> tuple[list[T], list[bytes]]:
-    """What `read` makes of the keys, and those of which it makes nothing. ▲ These are deleted as they are: left alone,
-    one of them would keep its segment, and the topic's name, from being free for ever."""
+    """Parse the keys with `read`; returns the parsed ones, and the keys that it cannot parse. ▲ The caller deletes
+    unparsed keys too: a single one left behind would block its segment and the topic's name for ever."""
     readable, unreadable = [], []
     for record in found:
         try:

@@ -276,8 +276,8 @@ class Housekeeping:
         try:
             drained = await self._segment.drained()
         except DataCorrupt as error:
-            # ▲ Nobody can say what a subscription needs: trim nothing. Given up, the segment would change hands round
-            # after round.
+            # ▲ It is unknown what a subscription still needs: trim nothing. If this broker gave the segment up, the
+            # segment would change its owner in every round.
             log.warning("not_trimmed", segment=self._segment.path, error=str(error))
             return EARLIEST
         return bound if drained is None else min(bound, drained)
@@ -342,7 +342,7 @@ class Housekeeping:
 
 
 def _name_of(key: bytes) -> SegmentName | None:
-    """The segment of a ledger list; None for a key that names none, which nobody trims."""
+    """The segment of a ledger list; None for a key that names no segment: such a list is never trimmed."""
     try:
         return SegmentName.from_path(key[len(keys.LEDGER) :].decode())
     except (InvalidArgument, UnicodeDecodeError) as error:

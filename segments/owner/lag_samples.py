@@ -2,7 +2,7 @@
 
 A scrape must not read ledgers, so it shows what was counted last. Segments are counted one after the other, with one
 budget: where much has to be read the lag is unknown for a few rounds. The subscriptions of a topic are read from
-the store once a minute, because most of those that matter, the ones that nobody consumes, are known nowhere else.
+the store once a minute, because only the store knows those without consumers, whose lag matters most.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 RELIST_S: Final = 60.0
 ROUND_BYTES: Final = 64 * 1024 * 1024
 ROUND_WITHIN_S: Final = 10.0
-"""What one round over all segments may read; behind that, what can only be known by reading is unknown."""
+"""Limit on the reading time of one round over all segments; after it, a lag that needs reading is unknown."""
 
 
 class SampledSubscriptions(Protocol):
@@ -82,7 +82,7 @@ class LagSampler:
             except TxnError as error:
                 lags.forget_sample()
                 log.info("lag_not_sampled", segment=segment.path, error=str(error))
-            except Exception as error:  # noqa: BLE001  (told, and the other segments are sampled all the same)
+            except Exception as error:  # noqa: BLE001  (reported; the other segments are still sampled)
                 lags.forget_sample()
                 defect("lag samples", segment.path, error)
             await asyncio.sleep(0)

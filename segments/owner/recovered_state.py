@@ -1,4 +1,4 @@
-"""What a take-over hands to the segment that it makes."""
+"""The state that a take-over passes to the new segment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from watchers.visibility import TransactionBuffer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredState:
-    """What a take-over has recovered, and the segment begins with. `watermark`: its record, None if there is none."""
+    """The recovered state that the segment starts with. `watermark`: its record, None if there is none."""
 
     ledgers: SegmentLog
     buffer: TransactionBuffer

@@ -63,7 +63,7 @@ UNKNOWN: Final = SubscriptionLag(None, None)
 
 
 class LagBudget:
-    """What may still be read for one question."""
+    """The remaining limit on reads for one question."""
 
     def __init__(
         self,
@@ -144,12 +144,12 @@ class SegmentLags:
         self._samples = found
 
     def sampled(self) -> dict[str, LagAge]:
-        """What `sample` has counted last, and how old that is by now, by subscription."""
+        """The last counts of `sample`, with their present age, by subscription."""
         now_ms = self._clock.wall_ms()
         return {name: lag.at(now_ms) for name, lag in self._samples.items()}
 
     def forget_sample(self) -> None:
-        """Nothing is known any more."""
+        """Discard all samples: every lag is unknown until the next one."""
         self._samples = dict.fromkeys(self._samples, UNKNOWN)
 
     async def definitions(self) -> dict[str, SubscriptionRecord | None]:

@@ -47,9 +47,9 @@ class AttachedConsumer(QueueConsumer):
         super().__init__()
         self.may_share = may_share
         self.sharing = 0
-        """What it was told last: odd while it shares the queue, more with each change."""
+        """The last value that it received: odd while it shares the queue; it rises with each change."""
         self.has_entry: Position | None = None
-        """The entry that it was sent a part of last: the rest goes there without its bytes."""
+        """The entry of its last partial delivery: further parts of that entry go there without its bytes."""
         self.sink = sink
         self.holder = holder
         self.min_revision = min_revision
@@ -98,7 +98,7 @@ class QueueSubscription(Subscription):
         """Consumers with deliveries of this pass."""
         self._due, self._ahead = _Lane(), _Lane()
         self._divided: LogEntry | None = None
-        """An entry of which some messages are due: it is not read again for each consumer."""
+        """An entry with some messages due; kept, so that it is not read again for each consumer."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._delayed = False

@@ -249,8 +249,8 @@ class SubscriptionTable:
         return load()
 
     async def stored_cursor(self, definition: SubscriptionRecord, stored: Sequence[KeyValue]) -> Cursor:
-        """Load a cursor of which `stored` is in the store. Raises as `start_of`, which it asks only without a mark: a
-        start that cannot be read, or takes long to find, says nothing any more."""
+        """Load a cursor from its stored records. Only without a mark it calls `start_of`, with the same errors: once
+        there is a mark, the start no longer matters, and it may be unreadable or slow to find."""
         has_mark = any(keys.cursor_parts(record.key)[2] == MARK for record in stored)
         return self.cursor(definition, EARLIEST if has_mark else (await self.start_of(definition)).after, stored)
 

@@ -26,7 +26,7 @@ class StoreUnfit(DataCorrupt):
 
 
 class Lineage:
-    """What one store client knows of its etcd. `repairing`: admits an unfit store."""
+    """Tracks the identity and revisions of one store client's etcd. `repairing`: admits an unfit store."""
 
     def __init__(self, *, repairing: bool = False) -> None:
         self._repairing = repairing

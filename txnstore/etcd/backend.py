@@ -117,7 +117,7 @@ class EtcdBackend:
         reply = await self._connection.unary(_STATUS, b"", timeout_s=_ADMISSION_TIMEOUT_S, endpoint=endpoint)
         status = pb.StatusResponse.FromString(reply)
         if status.header.member_id != found.header.member_id:
-            raise Unanswered("two members answer at one address: what they tell does not belong together")
+            raise Unanswered("two members answer at one address: their answers cannot be combined")
         self._lineage.admit(
             next(iter(self._records(found.kvs)), None),
             floor=floor,

@@ -28,7 +28,7 @@ from txnwire.errors import OutcomeUnknown
 from txnwire.ids import TxnId
 
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
-"""How long an outcome is kept whose record does not say: a begin of an earlier version wrote it."""
+"""How long an outcome is kept if its record does not say, because an earlier version wrote it."""
 
 
 class NameState(NamedTuple):
@@ -174,8 +174,8 @@ class NameDeletion(NameRetention):
 
 
 def plan_delete_name(expired: Expired) -> Commit:
-    """Forget a name of which it is known that its transaction is decided. ▲ Unchanged since then: a name that has been
-    begun again names another transaction, which may be open."""
+    """Delete the name of a decided transaction. ▲ Only if unchanged since it was read: a name that was begun again
+    names another transaction, which may be open."""
     return Commit(compares=(unchanged_since(expired.key, expired.mod_revision),), deletes=(Delete(expired.key),))
 
 

@@ -198,7 +198,7 @@ def _pong(_peer: Peer, _command: pb.Command) -> pb.Command:
 def _tell_disconnected(service: Service, peer: Peer) -> None:
     try:
         service.disconnected(peer)
-    except Exception:  # noqa: BLE001 - the other services must be called all the same
+    except Exception:  # noqa: BLE001 - the other services must still be called
         _log.exception("disconnected_failed", service=type(service).__name__, peer=repr(peer))
 
 

@@ -18,7 +18,7 @@ from txnwire.ids import Position
 STEP: Final = 256
 """Entries of a block."""
 BLOCKS_KEPT: Final = 16
-"""Blocks of which the messages of each entry are remembered: 32 KB of a segment at most."""
+"""Blocks that keep the message count of each entry: at most 32 KB per segment."""
 
 
 class CountedRange(NamedTuple):

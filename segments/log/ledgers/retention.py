@@ -57,10 +57,10 @@ def overlap_of(segment: SegmentName, other: SegmentName) -> int:
 def share_left(share: int, segment: SegmentName, others: Iterable[tuple[SegmentName, LedgerRecord]]) -> int:
     """The part of `share` bytes that later segments of its hash range leave to a sealed segment.
 
-    All of them have one share together, or every split would give the topic its retention once more; the newest use it
-    first, as within one segment. `others`: segments of the topic with their ledger lists, of which the heads are
-    enough. One with a higher id that overlaps came from this one; it counts with the part of its range inside this
-    one's. Only their owners know the size of their open ledgers, so that much may be kept beyond the share.
+    They share one limit, or every split would give the topic its full retention again; the newest ledgers use it
+    first, as within one segment. `others`: segments of the topic with their ledger lists; the head of each list is
+    enough. An overlapping segment with a higher id came from this one; it counts with the part of its range inside
+    this one's. Only their owners know the size of their open ledgers, so that much may be kept beyond the share.
     """
     for other, record in others:
         if (overlap := overlap_of(segment, other)) > 0:

@@ -1,4 +1,4 @@
-"""What one segment knows of numbered producers, as a pure core (DESIGN §7, "Numbered producers").
+"""The state of numbered producers in one segment, as a pure core (DESIGN §7, "Numbered producers").
 
 A numbered producer gives its messages ids of its own and sends them again after a restart, as a new *life* of its name.
 For each name a segment knows

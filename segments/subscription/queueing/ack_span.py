@@ -9,8 +9,8 @@ from watchers.acks import Block, block_of
 
 
 class AckSpan:
-    """`blocks`: those in which the cursor has acks already. ▲ They count although a queue that begins behind them never
-    reads them again: with as many more besides, the cursor would refuse acks of what was delivered."""
+    """`blocks`: blocks in which the cursor already has acks. ▲ They count, although a queue that begins behind them
+    never reads them again: otherwise the cursor would have too many blocks and refuse acks of delivered entries."""
 
     def __init__(self, blocks: Iterable[Block], *, most: int) -> None:
         self._blocks = dict.fromkeys(blocks)

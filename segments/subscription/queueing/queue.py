@@ -134,7 +134,7 @@ class Queue(Generic[ConsumerT]):
         """Intervals of aborted transactions, to pass over."""
         self._delays = MessageDelays()
         self._later: dict[Position, None] = {}
-        """Entries of `_delays` with room promised, which nobody has had yet."""
+        """Entries of `_delays` that have reserved room and are not delivered yet."""
         self._counts = RedeliveryCounts()
         self._values: dict[LargeValueKey, _Value[ConsumerT]] = {}
 

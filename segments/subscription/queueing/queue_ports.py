@@ -1,4 +1,4 @@
-"""What a queue needs from its subscription, its bounds, and the numbers that it shows."""
+"""The interface that a queue needs from its subscription, its limits, and its statistics."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="watchers/clean_up.py",
         old=(
             "            self._take_answer(registered, plan, future)\n"
-            "        # ▲ Also if nobody is left to take this answer: other targets wait for its place in flight.\n"
+            "        # ▲ Also if no target takes this answer: other targets wait for its place in flight.\n"
         ),
         new=("            self._take_answer(registered, plan, future)\n        else:\n            return\n"),
         tests=(f"{CLEAN_UP}what_waits_for_an_answer_goes_on_also_where_nobody_is_left_to_hear_that",),

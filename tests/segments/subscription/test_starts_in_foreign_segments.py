@@ -17,7 +17,7 @@ from txnwire.proto import txn_pb2 as pb
 PATH = TOPIC.path
 
 ELSEWHERE = {
-    "another topic": ("public/default/another/0000-ffff-0", "is of topic://public/default/another"),
+    "another topic": ("public/default/another/0000-ffff-0", "belongs to topic://public/default/another"),
     "an earlier life": (f"{PATH}/0000-ffff-3", "deleted"),
     "a pruned segment": (f"{PATH}/0000-ffff-5", "pruned"),
     "none that was": (f"{PATH}/0000-ffff-9", "never was"),
@@ -77,5 +77,5 @@ def test_the_record_of_a_topic_tells_its_segments_from_those_of_an_earlier_one()
     assert topology.is_of_earlier_life(3)
     assert not topology.is_pruned(3)
     before = Topology(topic, msgspec.structs.replace(record, first_segment_id=-1))  # written by an earlier version
-    with pytest.raises(InvalidArgument, match=r"pruned, or was of a deleted topic"):
+    with pytest.raises(InvalidArgument, match=r"pruned, or belonged to a deleted topic"):
         before.check_has(f"{topic.path}/0000-ffff-3")
