@@ -55,7 +55,7 @@ def _mine_of(free: Sequence[int], wanted: dict[str, int], me: str) -> list[int]:
 
 
 def _to_give(lacks: Mapping[str, int], in_order: Sequence[str], short: int, me: str) -> int:
-    """How many ids `me` gives up: all members together give up what is short beyond the free ids."""
+    """How many ids `me` gives up: all members together give up as many as are missing beyond the free ids."""
     for member in in_order:
         given = min(max(0, -lacks[member]), max(0, short))
         if member == me:

@@ -74,7 +74,7 @@ class TcidOwnership:
         return self._lease is not None and self._lease.valid()
 
     async def run(self) -> None:
-        """Hold a lease and this coordinator's share of the TCIDs, for ever; start anew after a loss."""
+        """Hold a lease and this coordinator's share of the TCIDs, for ever; start again after a loss."""
         while True:
             try:
                 await self._wait_name_free()
@@ -189,8 +189,8 @@ class TcidOwnership:
                 await self._take(wanted, lease)
 
     async def _take_or_wait(self, lease: Lease) -> None:
-        """As `_take_share`, later if etcd is full or silent. ▲ What is held stays held: behind a lease given up now a
-        full etcd grants none, though it still answers who asks how a transaction ended."""
+        """As `_take_share`, but tries again later if etcd is full or silent. ▲ Keep the ids and the lease: a full etcd
+        grants no new lease, and this coordinator can still answer how a transaction ended."""
         try:
             await self._take_share(lease)
         except LeaseGone:
@@ -242,8 +242,8 @@ class TcidOwnership:
         if batch.resync:
             self._learn(event.record for event in batch.events)
             for tcid, taken_at in sorted(self._mine.items()):
-                # ▲ A listing from before our own taking says nothing about it: dropped here, the id would stay ours in
-                # the store, on a live lease, with no coordinator to serve it.
+                # ▲ Ignore a listing from before our own taking: if we dropped the id, it would stay ours in the store,
+                # on a live lease, and no coordinator would serve it.
                 if taken_at > batch.revision:
                     self._holders[tcid] = self._registration.id
                 elif self._holders.get(tcid) != self._registration.id:
@@ -258,7 +258,7 @@ class TcidOwnership:
                 self._seen(event.record)
 
     def _heard_of_tcid(self, tcid: int, event: Event) -> None:
-        """▲ An event older than our own taking says nothing about it."""
+        """▲ Ignore an event older than our own taking: it describes an earlier holder."""
         taken_at, record = self._mine.get(tcid, 0), event.record
         if event.kind is EventKind.DELETE:
             if record.mod_revision > taken_at:

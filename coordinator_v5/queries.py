@@ -255,7 +255,7 @@ def _key_of(record: KeyValue) -> tuple[str, str, TransactionKey]:
 
 
 def _readable(record: KeyValue, read: Callable[[KeyValue], T], unreadable: list[UnreadableRecord] | None) -> T | None:
-    """▲ A record of somebody else, or a damaged one, must not hide all others: one adds it to `unreadable`."""
+    """▲ A foreign or damaged record must not hide all others: it goes to `unreadable`."""
     try:
         return read(record)
     except (TxnError, ValueError) as error:

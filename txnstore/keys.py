@@ -216,7 +216,7 @@ def aborted_parts(key: bytes) -> tuple[TxnId, int | None]:
 
 
 def txn_name_text(key: bytes) -> str:
-    """The transaction name of a name record's key; what is no text in it is replaced."""
+    """The transaction name of a name record's key; bytes that are not UTF-8 are replaced."""
     return unquote_text(key[len(TXN_NAME) :].decode(errors="replace"))
 
 

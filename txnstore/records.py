@@ -229,7 +229,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
     is undone. `trimmed_below`: first position kept; ledgers before it are no longer read, and leave the list once
     deleted. `trimmed_through`: the last trimmed entry, which tells a reader whether it has read all trimmed entries or
     missed some. `paged`: number of ledgers, all older than these, in `/ledger-page/<segment>/…`; `paged_bytes`: bytes
-    of those of them that are kept. With pages `v` is 2: a reader without pages must not take the rest for the whole.
+    of the kept ones among them. With pages `v` is 2: a reader without pages must not take the rest for the whole.
     `made`: the open ledger whose file surely exists; any other listed ledger without a file may never have had one."""
 
     v: int = 1

@@ -1,4 +1,4 @@
-"""Locks by name, kept only while somebody has or wants one: clients may ask for ever new names."""
+"""Locks by name, kept only while a task holds or awaits one: clients may use any number of names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot cut: where every segment of some topics ended at one revision, and which entries up to there do not count.
+"""A snapshot cut: the end of every segment of some topics at one revision, and the entries before it that do not count.
 
     {"v": 1, "revision": R, "store": "<identity>",
      "topics": {"topic://t/n/name": {"epoch": 3,

@@ -167,7 +167,7 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def defect(name: str, of: str, error: BaseException) -> None:
-    """Report a defect in a part of a task that itself goes on: recorded as the end of that part."""
+    """Report a defect in one part of a task, as the end of that part; the task itself continues."""
     _CURRENT.get().ended(name, of, error)
 
 

@@ -92,7 +92,7 @@ class DecisionMembership:
         self._watch.hold(self, txn_id)
 
     def drop(self, txn_id: TxnId) -> None:
-        """The participant holds nothing of the transaction any more, without a decision (its only op was refused)."""
+        """The participant no longer holds the transaction, without a decision: its only op was refused."""
         self._watch.let_go(self, txn_id)
 
     async def expect(self, held: Sequence[TxnId]) -> None:

@@ -225,8 +225,8 @@ class PendingAcks:
 
     def apply_part(self) -> AppliedPart:
         """Apply the next part of the oldest `applying` decision. ▲ Until its last part the transaction holds something
-        here, and admits nothing more. Parts of a commit count at once; messages released by an abort may be acked by
-        anybody. Clean-up waits for the whole, so after a crash in between the next owner applies all of it anew."""
+        here, and admits nothing more. Parts of a commit count at once; any consumer may ack messages that an
+        abort released. Clean-up waits for the last part, so after a crash the next owner applies all parts again."""
         return next(next(iter(self._applying.values())))
 
     # ---- plain acks
@@ -449,7 +449,7 @@ class PendingAcks:
 
     def _released(self, reservation: Reservation) -> list[AckPosition]:
         """The messages that go back to PENDING from an ack that does not count. ▲ Not those that a counting writer's
-        ack has acked as well: they would be delivered once more. Nor those that a later ack still holds: that ack
+        ack has acked as well: they would be delivered again. Nor those that a later ack still holds: that ack
         releases them."""
         if reservation.cumulative:
             ack = reservation.positions[0]

@@ -158,7 +158,7 @@ class Collector:
                         self._tries.pop(TxnId(tc.tcid, counter), None)
                 return len(batch)
             batch, apart = await self._look(tc, batch)
-            # ▲ Cut anew: without those set aside, its runs may be more than one commit takes.
+            # ▲ Divide again: without the members set aside, the batch may have more runs than one commit takes.
             parts = [[one] for one in batch] if apart else _cut(batch)
             if len(parts) > 1:
                 return sum([await self._collect(tc, {one: batch[one] for one in part}, due) for part in parts])
@@ -296,8 +296,8 @@ class Collector:
         """Delete outcome blocks untouched for 7 days (wall clock: they outlive every process). Reads the keys of a
         TCID's blocks once, then only the oldest block.
 
-        A block stamped in the future tells nothing about the others: it is set aside, ▲ and kept for the same time from
-        when it was first seen here."""
+        A block stamped in the future gives no hint about the others: it is set aside, ▲ and its retention counts from
+        when this process first saw it."""
         expired = 0
         for tc in list(self._state.tcids.values()):
             blocks = self._blocks.get(tc.tcid)

@@ -48,7 +48,7 @@ class Sweeper:
         self._ends = ends
         self._turn = 0
         self._index_at = float("-inf")
-        """No deadline key is put before."""
+        """Until this time no deadline key is put: an earlier put has failed."""
 
     async def run(self) -> None:
         settings = self._state.settings
@@ -105,7 +105,7 @@ class Sweeper:
             verdict = read_late_index_verdict(future.result())
         except TxnError as error:
             now = self._state.clock.monotonic()
-            if now >= self._index_at:  # of all that were sent together, tell of one
+            if now >= self._index_at:  # log one warning for all that were sent together
                 self._index_at = now + INDEX_AGAIN_S
                 log.warning("deadline key not written", txn=str(txn.txn_id), error=str(error))
             return

@@ -29,7 +29,7 @@ AT_ONCE: Final = 100
 """Names deleted between two yields."""
 DELETED_AT_ONCE: Final = 2_000
 READ_AT_ONCE: Final = 10_000
-"""Of one request, which then says where to go on: it is answered well within a client's patience."""
+"""Limits of one request, which returns where to continue: it finishes well within a client's timeout."""
 LOOKS: Final = 3
 
 log = structlog.get_logger(__name__)
@@ -228,7 +228,7 @@ async def _with_headers(
 
 
 def _tell(unreadable: list[UnreadableRecord] | None, key: bytes, error: TxnError) -> None:
-    """▲ A record of somebody else, or a damaged one, must not hide all others."""
+    """▲ A foreign or damaged record must not hide all others."""
     if unreadable is None:
         raise error
     unreadable.append(UnreadableRecord(key.decode(errors="replace"), str(error)))

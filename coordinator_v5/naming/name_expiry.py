@@ -110,7 +110,7 @@ class NameExpiry:
             self._counts = counts
 
     def _room_left(self, counted: tuple[str, int]) -> tuple[float, str]:
-        """For an order in which the fullest namespace comes first."""
+        """Sort key that puts the fullest namespace first."""
         namespace, count = counted
         return -count / self._settings.bound(namespace), namespace
 

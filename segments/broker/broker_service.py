@@ -37,7 +37,7 @@ AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 _OK = pb.Command(ok=pb.Ok())
 
 RATES_OVER_S: Final = 0.5
-"""How long an owner that is asked what comes in looks on."""
+"""How long an owner counts incoming messages to answer a question about rates."""
 
 
 class _SendReply:

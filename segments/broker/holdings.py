@@ -27,7 +27,7 @@ class Holdings:
     def check(self, path: str) -> None:
         """Raises the error of a segment whose recovery found corrupt data."""
         if (error := self.failed.get(path)) is not None:
-            # ▲ Without the frames of all who have asked before: they would stay in memory with it, ever more of them.
+            # ▲ Drop the traceback: the frames of every earlier caller would stay in memory, more with each call.
             raise error.with_traceback(None)
 
     async def release(self, registration: BrokerSession, path: str) -> None:

@@ -124,7 +124,7 @@ class Deletions:
             task.cancel()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
-        finally:  # ▲ even if the caller is cancelled: each timer would go on with a deletion, for ever
+        finally:  # ▲ even if the caller is cancelled: otherwise each timer would continue a deletion for ever
             for timer in self._again.values():
                 timer.cancel()
             self._again.clear()
@@ -363,8 +363,8 @@ class Deletions:
         return task
 
     def _later(self, what: tuple[str, str], go_on: Callable[[], object]) -> None:
-        """▲ Try again later: whoever repairs an unreadable record or a damaged segment does not know of the deletion,
-        and nothing else would restart it during this term."""
+        """▲ Try again later: the repair of an unreadable record or a damaged segment does not restart the deletion, and
+        nothing else would during this term."""
 
         def now() -> None:
             del self._again[what]

@@ -132,7 +132,7 @@ class Directory:
             raise Timeout(f"the store did not answer the directory's first reading within {timeout_s} s") from error
 
     async def close(self) -> None:
-        """Stop following. Idempotent; what is in memory stays readable."""
+        """Stop following. Idempotent; the view in memory stays readable."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

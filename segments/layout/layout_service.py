@@ -230,7 +230,7 @@ def _path_of(record: KeyValue) -> str:
 
 
 def _listed(path: str) -> str:
-    """▲ A key that somebody else has put there is listed as it is: it must not hide all topics."""
+    """▲ A foreign key under the prefix is listed as it is: it must not hide all topics."""
     try:
         return str(TopicName.from_path(path))
     except InvalidArgument:

@@ -1,7 +1,7 @@
 """Plans splits and merges in steps, with a crash possible after each (DESIGN §8). Pure.
 
     intent in `/topic` ─► each parent's owner writes its seal into `/ledger/<segment>` ─► one CAS of `/topic`
-           └─────────► given up: the intent goes ─► the owners of what was sealed undo it
+           └─────────► given up: the intent goes ─► the owners of sealed parents undo the seal
 
 ▲ The intent comes first: racing requests meet there, and a new controller continues from it. An owner seals only for a
 change that `/topic` names, so a late request of a change that was given up can seal nothing.

@@ -74,7 +74,7 @@ def _scan_ledger(paths: LedgerPaths, segment: str, bound: int | None) -> _EndedL
         found = ledger_format.scan(reader_of(fd), size, opened, str(paths.ledger), bound=bound)
         os.fdatasync(fd)  # ▲ make durable what was read, before anyone relies on it
     except OSError:
-        forget_unwritten(fd)  # ▲ else the next try would count entries that are not on the disk
+        forget_unwritten(fd)  # ▲ otherwise the next try would count entries that are not on the disk
         os.close(fd)
         raise
     except BaseException:
@@ -122,8 +122,8 @@ def _load_ledger(paths: LedgerPaths, segment: str, last: int) -> _EndedLedger:
 
 
 def _load_index(paths: LedgerPaths) -> LedgerScan | None:
-    """▲ None also for a damaged footer: the entries are in another file, and whole. Only who needs what the footer
-    tells of producers is refused."""
+    """▲ None also for a damaged footer: the entries are in another file, and whole. Only a caller that needs the
+    footer's state of producers is refused."""
     try:
         footer = _load_footer(paths)
     except DataCorrupt as error:

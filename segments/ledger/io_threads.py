@@ -36,8 +36,8 @@ class IoThreads:
         """The jobs that have not ended."""
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """The future of what `job` returns or raises. Cancelled before a thread has begun the job, it never runs. Where
-        the system allows no thread at all, the future has an `OSError`."""
+        """Run `job` in a thread; the future gets its result or error. A job cancelled before a thread begins it never
+        runs. If the system allows no thread at all, the future has an `OSError`."""
         if self._ended:
             raise RuntimeError(f"the threads {self._name} have ended")
         loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ class IoThreads:
             try:
                 self._start_thread(loop)
             except RuntimeError as error:
-                if not self._threads:  # else the job waits for one that there is
+                if not self._threads:  # otherwise an existing thread will take the job
                     future.set_exception(OSError(errno.EAGAIN, str(error)))
                     return future
         self.under_way[future] = None
@@ -69,7 +69,7 @@ class IoThreads:
             self._queue.put(_END)
 
     def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """▲ A thread answers in the loop that it was started in: who waits in another one would wait for ever."""
+        """▲ A thread answers in the loop that started it: a caller in another loop would wait for ever."""
         if self._loop is not None:
             raise RuntimeError(f"the threads {self._name} belong to another event loop")
         self._loop = loop
@@ -93,7 +93,7 @@ class IoThreads:
             try:
                 loop.call_soon_threadsafe(self._settle, future, result, error)
             except RuntimeError:
-                return  # the loop is closed: nobody asks any more
+                return  # the loop is closed: no caller is left
             del taken, job, future, result, error  # an idle thread keeps no data and no traceback
 
     def _settle(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -95,8 +95,8 @@ def expect_folder(root: Path, mark: str | None) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """As `Path.exists`, but ▲ raises what tells nothing (EIO, EACCES): a fence that could not be looked for is not
-    absent."""
+    """As `Path.exists`, but ▲ raises errors that leave it open (EIO, EACCES): a failed check must not count as an
+    absent fence."""
     try:
         os.stat(path)
     except FileNotFoundError:

@@ -435,7 +435,7 @@ class Housekeeper:
             segment.lost(error)
         except TxnError as error:
             log.info("housekeeping_waits", segment=segment.path, error=str(error))
-        except Exception as error:  # noqa: BLE001  (told, and the segment is given up)
+        except Exception as error:  # noqa: BLE001  (reported, and the segment is given up)
             # A defect in one segment ends that segment here, and does not stop the others.
             defect("housekeeping", segment.path, error)
             segment.lost(InternalError(f"housekeeping of {segment.path} ended: {error!r}"))

@@ -66,8 +66,8 @@ class BrokerSettings:
     hand_over_s: float = 5.0
     """Time to finish entries in flight when the broker closes."""
     prune_least_age_ms: int = 60_000
-    """Lowest age at which a sealed segment is pruned that never got a send, or whose producers are forgotten, so that a
-    client moving from it to its children still finds it."""
+    """Lowest age for pruning a sealed segment that never got a send or has forgotten its producers, so that a client
+    moving from it to its children still finds it."""
     seal_wait_s: float = 5.0
     """How long entries in flight may delay a seal; the segment's producers wait meanwhile."""
     housekeeping_s: float = 30.0

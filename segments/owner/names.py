@@ -1,18 +1,18 @@
-"""Takes the name of a numbered producer at one segment, and tells what is stored (DESIGN §7, "Numbered producers").
+"""Takes the name of a numbered producer at one segment, and reports its stored ids (DESIGN §7, "Numbered producers").
 
 Theory of operation:
 
 1. Fence earlier lives of the name in memory: their connection ends, and none of them opens here again.
 2. Wait until everything appended before is stored. ▲ An entry of an earlier life that is on its way counts as stored,
    or its message would be sent again under another life.
-3. Write the fence beside the open ledger, ▲ before the answer: under the next owner an earlier life would store again
-   what the later one was told is missing.
-4. ▲ Look after the write whether a successor has closed that ledger: an owner that slept and was replaced would tell
-   ids to which an earlier life adds others at its successor.
+3. Write the fence beside the open ledger, ▲ before the answer: otherwise an earlier life could store, under the next
+   owner, messages that the later life was told are missing.
+4. ▲ After the write, check whether a successor has closed that ledger: otherwise an owner that slept and was replaced
+   would report ids while an earlier life adds others at the successor.
 5. Answer with the ids stored here.
 
 A segment whose seal may still be taken back answers nothing yet. One that is sealed for good stores nothing more, so it
-needs no new fence and only tells what it holds; a fence from before its seal still refuses earlier lives, which ask the
+needs no new fence and only reports its ids; a fence from before its seal still refuses earlier lives, which ask the
 ancestors of a segment before they open there.
 """
 

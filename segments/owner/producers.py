@@ -67,7 +67,7 @@ class ConnectedProducers:
 
     @property
     def names(self) -> NumberedNames:
-        """Of numbered producers."""
+        """The names of numbered producers."""
         return self._dedup.numbered
 
     def __len__(self) -> int:

@@ -4,8 +4,8 @@ Theory of operation:
 
 1. The topic's record has an *intent*: the change, with this segment as a parent. The controller asks the owner to seal,
    and `seal` first looks whether the record has the change.
-2. Hold sends back. They wait and are not answered ▲: a producer that is refused would go on in the children, while this
-   segment may yet go on here.
+2. Hold sends back. They wait without an answer ▲: a refused producer would continue in the children, although this
+   segment may still continue here.
 3. Wait until everything in flight is stored or has failed. Open transactions are neither asked nor waited for.
 4. Close the ledger. ▲ Write the seal into `/ledger/<segment>` only if the topic's record is unchanged since it was
    read, so that a late request of a change that was given up seals nothing. If the change is gone, go on in a new

@@ -86,7 +86,7 @@ class DrainedMark:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing is due in this context: the cursor is about to move back."""
+        """Within this context `due` is False: the cursor is about to move back."""
         self._held = True
         try:
             yield

@@ -35,7 +35,7 @@ WITHIN_S: Final = 2.0
 RANGES_AT_ONCE: Final = 1000
 TIMES_KEPT: Final = 32
 TRIES: Final = 3
-"""Times a count begins anew because what it was reading was trimmed meanwhile."""
+"""Attempts of one count: it starts again when retention trims a ledger that it was reading."""
 
 
 class SubscriptionLag(NamedTuple):
@@ -115,7 +115,7 @@ class SegmentLags:
         `DataCorrupt`, `StoreUnavailable`."""
         definitions = await self.definitions() if name is None else {name: await self._definition(name)}
         found = {one: await self._lag(one, definition, budget) for one, definition in definitions.items()}
-        self._events.check()  # ▲ who has lost the segment meanwhile has counted up to an old end
+        self._events.check()  # ▲ if this owner lost the segment meanwhile, it counted up to an old end
         return found
 
     async def standing(self, name: str) -> tuple[Position, int]:
@@ -135,7 +135,7 @@ class SegmentLags:
         return Position(after.ledger_id, after.entry_id + 1), 0
 
     async def sample(self, definitions: Mapping[str, SubscriptionRecord | None], budget: LagBudget) -> None:
-        """Count anew for `sampled`, also of subscriptions with a cursor that `definitions` does not have yet. Raises as
+        """Count again for `sampled`; also counts subscriptions with a cursor that `definitions` lacks. Raises as
         `told`."""
         found: dict[str, SubscriptionLag] = {}
         wanted: dict[str, SubscriptionRecord | None] = {**dict.fromkeys(one.name for one in self._table), **definitions}

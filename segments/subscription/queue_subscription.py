@@ -163,7 +163,7 @@ class QueueSubscription(Subscription):
                 self._void_permits(consumer, 1)
 
     def void_permits(self, consumer: AttachedConsumer) -> None:
-        """It asks for it, and is told when it is done: what it grants from then on counts."""
+        """The consumer requested this and receives a reply when it is done: its later permits count."""
         if consumer.may_share and not consumer.detached:
             self._void_permits(consumer, 2)
 
@@ -178,7 +178,7 @@ class QueueSubscription(Subscription):
             self._give_up(consumer, error)
 
     def add_permits(self, consumer: AttachedConsumer, permits: int, min_revision: int = 0, sharing: int = 0) -> None:
-        """`sharing`: what the consumer had been told when it granted them."""
+        """`sharing`: the last value that the consumer had received when it granted them."""
         if consumer.detached:
             return
         if sharing == consumer.sharing:
@@ -337,7 +337,8 @@ class QueueSubscription(Subscription):
             consumer.batch_bytes += len(data)
             consumer.delivered += entry.messages - skip.bit_count()
             self._batched[consumer] = None
-            # ▲ Behind each part: who does not share gets the bytes with each, and no frame carries two large entries.
+            # ▲ After each part: it carries the bytes again for a consumer that does not share, and two large entries do
+            # not fit one frame.
             if consumer.batch_bytes >= self._dispatcher.shares.deliver_bytes:
                 self._flush(consumer)
 

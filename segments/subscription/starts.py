@@ -71,7 +71,7 @@ class Start(NamedTuple):
         except (LookupError, TypeError, ValueError) as error:
             if isinstance(error, InvalidArgument):
                 raise
-            # ▲ Not as a defect: it would end what is done for other subscriptions, too.
+            # ▲ Not as a defect: that would end the work for other subscriptions, too.
             raise InvalidArgument(f"start {record.start!r} cannot be read: {error!r}") from error
 
     @staticmethod

@@ -407,8 +407,8 @@ class SubscriptionTable:
     async def _drop(self, name: str) -> None:
         key = keys.subscription(self._topic_path, name)
         async with self._loading.held(name):
-            # ▲ Behind whoever loads it: read before, a request that lands late would take a next subscription of the
-            # name, which is made meanwhile, for the deleted one.
+            # ▲ Read only under the lock, after a running load: with an older read, a late request would mistake a new
+            # subscription of the same name for the deleted one.
             record = await self._store.get(key)
             if record is not None and not records.decode(SubscriptionRecord, record.value, key=key).deleting_ms:
                 raise NotAllowed(f"subscription {name} of topic://{self._topic_path} is not being deleted")

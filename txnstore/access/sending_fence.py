@@ -42,8 +42,8 @@ class SendingFence:
         self._raising = asyncio.Lock()
 
     async def under(self, *, dead: int = 0) -> RequestFence:
-        """The fence for the next sending. ▲ Once this returns, no request sent under the revision `dead` can be applied
-        any more. Raises `Refused`."""
+        """The fence for the next sending. ▲ Once this returns, etcd applies no further request sent under the revision
+        `dead`. Raises `Refused`."""
         if self._lease and self._clock.monotonic() >= self._renew_at:
             await self._renew()
         while self._revision in (0, dead):
@@ -56,7 +56,7 @@ class SendingFence:
             self._revision = 0
 
     async def _renew(self) -> None:
-        """One sender renews, seldom: the others go on meanwhile."""
+        """One sender renews, rarely; the others continue meanwhile."""
         self._renew_at = self._clock.monotonic() + RENEW_AGAIN_S
         try:
             if await self._backend.keep_alive(self._lease) > 0:

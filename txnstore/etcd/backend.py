@@ -181,7 +181,7 @@ class EtcdBackend:
     async def raise_fence(self, fence: RequestFence, lease: int) -> int:
         incarnation = self._lineage.incarnation_revision
         commit = Commit(
-            # ▲ Of this store only: a repair deletes every process's fence, and no process from before gets a new one.
+            # ▲ Only for this store: a repair deletes every process's fence, and no older process gets a new one.
             (unchanged_since(fence.key, fence.revision), unchanged_since(store_keys.INCARNATION, incarnation)),
             (Put(fence.key, b"", lease),),
             (),

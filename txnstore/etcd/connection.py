@@ -349,7 +349,7 @@ class EtcdConnection:
                 reply = await self._call(endpoint or self._current, _AUTHENTICATE, request, anonymous=True)
             except (Refused, TokenExpired) as refusal:
                 if isinstance(refusal, Refused) and refusal.reason is Reason.BUSY:
-                    # ▲ It says nothing of the user: as a refusal it would end every watch for good.
+                    # ▲ It is not about the user: reported as a refusal it would end every watch for good.
                     raise Unanswered(f"no token for etcd user {user!r} yet: {refusal}") from refusal
                 raise Refused(Reason.DENIED, f"etcd user {user!r}: {refusal}") from refusal
             self._token = pb.AuthenticateResponse.FromString(reply).token

@@ -258,7 +258,7 @@ def plan_expire_outcomes(outcomes: OutcomeBitmap) -> Commit:
 
 
 class Leftover(NamedTuple):
-    """The ops that a decided transaction left in one segment, with what may be cleared while the segment has no owner.
+    """The ops that a decided transaction left in one segment, and those to clear while the segment has no owner.
 
     `aborted`: writers to be recorded as aborted (None: the whole transaction). `held_acks`: subscriptions whose
     committed acks stay, with the header, until an owner applies them."""

@@ -3,7 +3,7 @@
     absent, -1 ──connect──▶ epoch 0 ──connect──▶ epoch 1 ──delete──▶ epoch 2, a tombstone ──connect──▶ epoch 3 …
 
 Each arrow is one etcd transaction, which aborts the former holder's open transaction. Source: 003, "Key Concepts";
-DESIGN §5 (begin) and §9. Of two holders the one that connected later is the newer. Every arrow and every begin compares
+DESIGN §5 (begin) and §9. The newer of two holders is the one that connected later. Every arrow and every begin compares
 the key's record as read, so late requests, and those that the older holder sent before, fail their compare.
 """
 

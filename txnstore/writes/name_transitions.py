@@ -160,15 +160,15 @@ class NameRetention:
 
 
 class NameDeletion(NameRetention):
-    """Decides which name records may be deleted because somebody asked: those of all decided transactions, whatever
-    time is left. The newest commit of a prefix stays here, too, if it was asked for."""
+    """Decides which name records a user's request may delete: those of all decided transactions, whatever time is
+    left. The newest commit of a prefix stays here, too, if its begin asked for that."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
     def saw_ended(self, record: KeyValue, outcome: str) -> Expired | None:
-        """▲ `outcome`, of the record or of the header that it names, is never OPEN. Who begins a deleted name anew does
-        its work again. While the old transaction is open, its commit would count as well."""
+        """▲ `outcome`, of the record or of the header that it names, is never OPEN. A client that begins a
+        deleted name does its work again: if the old transaction were still open, both commits would count."""
         named = records.decode(TxnName, record.value, key=record.key)
         return self._saw(record, named, outcome, over=True)
 

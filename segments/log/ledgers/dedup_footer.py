@@ -1,4 +1,4 @@
-"""The footer beside a ledger: a snapshot of what is known of producers, up to some entry of that ledger."""
+"""The footer beside a ledger: a snapshot of the dedup state of producers, up to some entry of that ledger."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Counts the messages of a segment's ledgers without reading them, as far as that can be known. Pure.
 
-A ledger is cut into blocks of 256 entries. Of a block it keeps the sum of its messages, of a closed ledger the sum of
-all (from the ledger list), and of the few blocks that were counted in part lately the messages of each entry. What was
-appended here is counted as it comes. A range is the sum of its blocks, or what the blocks outside of it leave of the
-ledger's sum: whichever way has fewer blocks to be read. So a subscription's lag costs one block of each of two ledgers
-at most, wherever it stands, if the brokers that wrote them have closed them.
+A ledger is cut into blocks of 256 entries. The class keeps the sum of each block, the sum of each closed ledger (from
+the ledger list), and the count of each entry in the few blocks that were lately counted in part. It counts appends of
+this process as they come. A range is the sum of its blocks, or the ledger's sum minus the blocks outside the range:
+it takes the way with fewer blocks to read. So the lag of a subscription costs at most one block of each of two ledgers,
+if the brokers that wrote them have closed them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class _Part(NamedTuple):
 
 
 class MessageCounts:
-    """Keeps what is known of one segment."""
+    """Message counts of one segment."""
 
     def __init__(self) -> None:
         self._totals: dict[int, int] = {}
         """Messages of closed ledgers."""
         self._sums: dict[int, dict[int, int]] = {}
-        """Messages of blocks of `STEP` entries, by ledger. Of the open one also of such that are not confirmed yet."""
+        """Messages of blocks of `STEP` entries, by ledger; for the open one also of unconfirmed blocks."""
         self._recent: dict[tuple[int, int], tuple[int, ...]] = {}
         """Messages of each entry of blocks that were read, the latest asked for last."""
         self._open_id = 0
@@ -96,7 +96,7 @@ class MessageCounts:
         self._recent = {key: counts for key, counts in self._recent.items() if key[0] in lengths}
 
     def blocks_to_read(self, among: CountedRange) -> list[int]:
-        """The blocks that `note` has to be told of before `messages` can be asked for this range, in order."""
+        """The blocks to pass to `note` before `messages` can answer for this range, in order."""
         ways = self._ways(among)
         return min(([part.block for part in parts if self._of(among, part) is None] for parts in ways), key=len)
 
@@ -142,7 +142,7 @@ class MessageCounts:
         return total
 
     def _of(self, among: CountedRange, part: _Part) -> int | None:
-        # ▲ Only of a block that is full up to what is confirmed: its sum counts entries that may still fail.
+        # ▲ Only for a block whose entries are all confirmed: otherwise its sum counts entries that may still fail.
         full = part.low == 0 and part.high == STEP
         if full and (found := self._sums.get(among.ledger_id, {}).get(part.block)) is not None:
             return found

@@ -114,7 +114,7 @@ def ages_ms(ledgers: Sequence[LedgerInfo], *, now_ms: int, known_ms: Mapping[int
     """Closed ledger's id → how long ago it was closed, as far as clocks tell. `known_ms`: for how long this process has
     known it as closed, by its own clock.
 
-    A stamp in the future comes from a clock that ran ahead, and says nothing: the ledger was closed before the next one
+    A stamp in the future comes from a clock that ran ahead, and is not used: the ledger was closed before the next one
     was stamped, and before this process saw it. ▲ Only then: between two stamps in the past, that of a slow clock would
     expire a young ledger.
     """

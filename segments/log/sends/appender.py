@@ -186,7 +186,7 @@ class Appender:
         for item in items:
             entry, position = item.entry, item.position
             if entry.numbers is not None:
-                # ▲ Before the answer: whoever takes the name next would send an acked message again.
+                # ▲ Before the answer: otherwise the next holder of the name could send an acked message again.
                 self._dedup.numbered.stored(entry.producer, item.line.key[1], entry.numbers, now_s)
             for waiter in self._dedup.stored(item.admitted, position, now_s):
                 waiter.stored(position, duplicate=False)

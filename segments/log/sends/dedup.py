@@ -119,7 +119,7 @@ PART_PRODUCERS: Final = 2000
 """Producers in one part of a snapshot, which takes two milliseconds."""
 EXPIRED_AT_ONCE: Final = 1000
 VERSIONS: Final = (1, 2)
-"""Of a snapshot: 2 holds numbered producers."""
+"""Versions of a snapshot: 2 holds numbered producers."""
 
 
 def join_parts(parts: Iterable[bytes], numbered: Sequence[bytes] = ()) -> bytes:
@@ -147,7 +147,7 @@ class Dedup(Generic[WaiterT]):
     # ---- connections
 
     def connect(self, name: str, incarnation: int, now_s: float) -> Connected:
-        """▲ One live connection per name: a second one, of whatever incarnation, fences the first."""
+        """▲ One live connection per name: a second one, of any incarnation, fences the first."""
         fenced = None
         if (before := self._connected.get(name)) is not None:
             fenced = before.token

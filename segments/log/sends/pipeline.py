@@ -5,7 +5,7 @@
 
 Producers do not wait for each other, except that one sync serves all gathered entries. No task, timer or await per
 entry: op verdicts come back as callbacks, and one loop per segment syncs. `segments.log.sends.send_order` lists
-what must be durable before what is told ▲, so every transactional entry in a ledger had its op first (DESIGN §6).
+what must be durable before each step ▲, so every transactional entry in a ledger had its op first (DESIGN §6).
 
 Entries of one producer and transaction that arrive in one turn of the loop (in one frame), or while an op of it is in
 flight, share the next op: an op record says that the transaction has written here, not what it wrote.

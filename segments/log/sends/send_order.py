@@ -1,4 +1,4 @@
-"""States what must be durable before what is told: the order of one send, as data (DESIGN §7, "The order of a send").
+"""Lists the steps of a send, and what must be durable before each, as data (DESIGN §7, "The order of a send").
 
 1. A send reaches the stages of `Durable` one after the other. Each stage is reached on evidence alone: etcd's verdict
    on the op record, the entry id up to which the ledger's sync has reached, the lease, asked after that sync.
@@ -8,7 +8,7 @@
 4. What follows it is taken for all entries of one sync: `SyncedEntries` says how far they are durable, and the appender
    carries out `AFTER_SYNC` on it, field by field. A step whose stage is not reached raises: the segment is given up,
    and its successor recovers what the ledger holds.
-5. A repeat is answered from the dedup state, which only `ACK` extends. So a repeat is told nothing earlier.
+5. A repeat is answered from the dedup state, which only `ACK` extends. So a repeat gets no earlier answer.
 
 Source: etcd's raft, `Ready`: what must be stable before what is sent.
 """
@@ -44,8 +44,8 @@ OP: Final = Durable.OP
 
 
 class SendStep(NamedTuple):
-    """One thing that is done with a send. `name`: of the appender's method that does it. `told`: what others learn by
-    it. `without`: what breaks if it comes before its stage ▲."""
+    """One step of a send. `name`: the appender's method for it. `told`: the information that it gives others.
+    `without`: the failure if it comes before its stage ▲."""
 
     name: str
     needs: Durable

@@ -35,7 +35,7 @@ class IncomingEntry(NamedTuple):
     publish_time_ms: int
     large_value: LargeValueKey | None = None
     numbers: Numbers | None = None
-    """Of a numbered producer."""
+    """Set by numbered producers only."""
 
     deliver_at_ms: int = 0
 

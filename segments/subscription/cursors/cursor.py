@@ -158,11 +158,11 @@ class Cursor:
         return position
 
     def blocks(self) -> Collection[Block]:
-        """Those that hold acks, or room for some."""
+        """Blocks that hold acks or reserve room for them."""
         return self._blocks.keys()
 
     def beyond(self) -> list[AckedBlock]:
-        """A copy of what is acked beyond the mark-delete position; of the first block also of what lies before it."""
+        """A copy of the acks beyond the mark-delete position; the first block also includes acks before it."""
         return [AckedBlock(one.ledger_id, one.first_entry, one.acked, one.parts.all()) for one in self._blocks.values()]
 
     # ---- acks

@@ -38,7 +38,7 @@ class MessageDelays:
         heappush(self._heap, (until_s, position, indexes))
 
     def over(self, now_s: float) -> Iterator[Position]:
-        """Takes out what has waited up to `now_s`, delay by delay."""
+        """Removes the delays that end by `now_s`; yields the entry of each."""
         while self._heap and self._heap[0][0] <= now_s:
             _, position, indexes = heappop(self._heap)
             left = self._indexes.pop(position) & ~indexes

@@ -19,8 +19,8 @@ Theory of operation:
    consumers permits divide an entry: each gets no more messages than it has permits, and the rest is due for the next
    one. Otherwise what one producer sent together would all wait for one consumer.
 5. All pieces of one chunked value go to one consumer, otherwise no consumer could assemble it.
-6. An ack takes its messages from every place, whoever made it. What ends in another way comes again, with a higher
-   redelivery count: a nack, a refused ack, an aborted transaction, a lost consumer.
+6. An ack takes its messages from every place, whichever consumer sent it. All other ends cause a redelivery with a
+   higher redelivery count: a nack, a refused ack, an aborted transaction, a lost consumer.
 
 Source: Pulsar's `PersistentDispatcherMultipleConsumers` (round robin by permits, replay set, delayed delivery).
 """
@@ -126,7 +126,7 @@ class Queue(Generic[ConsumerT]):
         self._promised: dict[Position, None] = {}
         """Entries of `_out` or `_divided` with room promised, as they may be acked in part."""
         self._divided: dict[Position, None] = {}
-        """Entries of which a part was given out and the rest is due."""
+        """Entries with some messages given out and the others due."""
         self._due: list[Interval] = []
         """Heap. Intervals may overlap, or name entries that have left for another place."""
         self._set_aside = SetAside()
@@ -375,7 +375,7 @@ class Queue(Generic[ConsumerT]):
         return self._delays.next_s
 
     def expire(self, now_s: float) -> None:
-        """Make due what was delayed up to `now_s`, one turn's worth: very many messages may have one time."""
+        """Make due the messages delayed up to `now_s`, at most one turn of them: very many may share one time."""
         self._make_due(islice(self._delays.over(now_s), turn_size(PASSED_AT_ONCE)))
 
     def _take_out(self, position: Position, consumer: ConsumerT | None, indexes: int) -> int:
@@ -401,14 +401,14 @@ class Queue(Generic[ConsumerT]):
         return taken
 
     def _withdraw(self, position: Position) -> None:
-        """Release its room, unless somebody has messages of it, or gets the rest next, or later."""
+        """Release the room of an entry, unless a consumer holds messages of it, or others are due or delayed."""
         kept = position in self._out or position in self._divided or position in self._later
         if position in self._promised and not kept:
             del self._promised[position]
             self._acks.withdraw(position)
 
     def give_up(self) -> None:
-        """It ends: release all its room."""
+        """The queue ends: release all its room."""
         while self._promised:
             self._acks.withdraw(self._promised.popitem()[0])
 

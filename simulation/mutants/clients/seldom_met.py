@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§7",
         file="segments/subscription/lag.py",
         old=(
-            "        self._events.check()  # ▲ who has lost the segment meanwhile has counted up to an old end\n"
+            "        self._events.check()  # ▲ if this owner lost the segment meanwhile, it counted up to an old end\n"
             "        return found"
         ),
         new="        return found",
