@@ -99,8 +99,8 @@ class Unauthorized(CallerError):
 
 
 class NotAllowed(CallerError):
-    """The caller is not the holder. Not fatal: a consumer that has lost one segment to another goes on with the
-    rest."""
+    """The caller is not the holder. Not fatal: a consumer that has lost one segment to another keeps the
+    others."""
 
     code = pb.ERROR_CODE_NOT_ALLOWED
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION

@@ -239,8 +239,8 @@ class CleanUp:
         try:
             self._settle(registered, plan, future.result())
         except (StoreUnavailable, StoreFull, OutcomeUnknown) as error:
-            # ▲ Unknown, too: unless the store is closing, etcd has denied a repetition. Nobody else may ever wake this
-            # target. It plans again and compares, whatever has landed.
+            # ▲ Unknown, too: unless the store is closing, etcd has denied a repetition. Nothing else may ever wake
+            # this target. It plans again and compares, whether or not the write landed.
             log.info("clean_up_waits", target=registered.target.name, error=str(error))
             self._retry(registered)
         except TxnError as error:

@@ -259,8 +259,8 @@ class DecisionWatch:
 
         The headers of all held transactions show every decision up to R that concerns this process. (▲ A progress
         answer would not: its revision runs ahead of events still to come.) ▲ R is read before the list of held
-        transactions: any that is held only later is decided after R. A loading segment has not said what it holds: then
-        R does not count as followed, or its readers would miss what was committed before R."""
+        transactions: a transaction held only later is decided after R. While a segment loads, its
+        transactions are unknown: R does not count as followed, or its readers would miss commits before R."""
         async with self._reading:
             if self._followed >= revision:
                 return

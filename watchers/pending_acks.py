@@ -448,9 +448,9 @@ class PendingAcks:
         yield AppliedPart((), (), self._applied(decision, acked, released))
 
     def _released(self, reservation: Reservation) -> list[AckPosition]:
-        """The messages that go back to PENDING from an ack that does not count. ▲ Not those that a counting writer's
-        ack has acked as well: they would be delivered again. Nor those that a later ack still holds: that ack
-        releases them."""
+        """The messages that go back to PENDING from an ack that does not count. ▲ Not those that an ack of
+        a counting writer has acked as well: they would be delivered again. Nor those that a later ack still holds:
+        that ack releases them."""
         if reservation.cumulative:
             ack = reservation.positions[0]
             return [ack] if self._cursor.next_unacked(self._cursor.mark_delete) <= ack.position else []

@@ -303,7 +303,7 @@ class Collector:
             blocks = self._blocks.get(tc.tcid)
             if blocks is None:
                 blocks = await self._list_blocks(tc.tcid)
-            now_ms = self._state.clock.wall_ms()  # not before the list: what was made meanwhile is not in the future
+            now_ms = self._state.clock.wall_ms()  # after the list: a block made meanwhile must not look future
             before_ms = now_ms - int(self._state.settings.outcome_retention_s * 1000)
             ahead = self._ahead.setdefault(tc.tcid, {})
             expired += await self._expire_ahead(tc.tcid, blocks, ahead)

@@ -121,8 +121,8 @@ async def delete_name(store: MetadataStore, name: str) -> Deleted:
 
 
 async def delete_names(store: MetadataStore, prefix: str, *, after: str | None = None) -> Deleted:
-    """Deletes names that start with `prefix`, behind `after`; stops after some thousands. Of those it reads, the newest
-    commit of a prefix stays if it was asked for: a second pass deletes what the end of a request spared."""
+    """Deletes names that start with `prefix`, behind `after`; stops after some thousands. Among the names it reads,
+    the newest commit of a prefix stays if its begin asked for that; a second pass deletes what one request spared."""
     done, read, deletion = Deleted(), 0, NameDeletion()
     unreadable: list[UnreadableRecord] = []
     behind = b"" if after is None else keys.txn_name(after) + b"\0"

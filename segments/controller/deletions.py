@@ -1,7 +1,7 @@
 """Deletes topics and subscriptions at the elected controller (DESIGN §5, §8; scenarios S8, P9).
 
-A deletion is accepted once its record has the mark. It then goes on until it is done, even if its caller leaves or the
-controller changes: a new term takes up every mark it finds. `txnstore.writes.deletion_transitions` has the steps.
+A deletion is accepted once its record has the mark. It then continues until it is done, even if its caller leaves or
+the controller changes: a new term takes up every mark it finds. `txnstore.writes.deletion_transitions` has the steps.
 """
 
 from __future__ import annotations

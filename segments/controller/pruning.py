@@ -99,7 +99,7 @@ class Pruning:
             await self.round()
 
     async def round(self) -> None:
-        """Check every topic once. The next round goes on with what cannot be done now."""
+        """Check every topic once. The next round continues with the rest."""
         for path, topology in list(self._directory.topics().items()):
             if not topology.deleting and (find_candidates(topology) or topology.record.pruning):
                 try:

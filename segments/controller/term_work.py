@@ -1,4 +1,4 @@
-"""Work of one controller term that goes on though its caller leaves, and ends with the term: layout changes and
+"""Work of one controller term that continues after its caller leaves, and ends with the term: layout changes and
 deletions. A record holds the request, so the next term takes it up."""
 
 from __future__ import annotations

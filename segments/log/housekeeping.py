@@ -351,8 +351,8 @@ def _name_of(key: bytes) -> SegmentName | None:
 
 
 def _list_of(record: KeyValue) -> LedgerRecord | None:
-    """Another segment's ledger list; ▲ None if it cannot be read: that is its own owner's business, and would end
-    every segment that it came from, round after round. Without it these keep more, never less."""
+    """Another segment's ledger list; ▲ None if it cannot be read: an error would end every segment that it came
+    from in each round; only its own owner can handle it. Without the list they keep more, never less."""
     try:
         return records.decode(LedgerRecord, record.value, key=record.key)
     except DataCorrupt as error:

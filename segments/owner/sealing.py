@@ -3,17 +3,17 @@
 Theory of operation:
 
 1. The topic's record has an *intent*: the change, with this segment as a parent. The controller asks the owner to seal,
-   and `seal` first looks whether the record has the change.
+   and `seal` first checks that the record has the change.
 2. Hold sends back. They wait without an answer ▲: a refused producer would continue in the children, although this
    segment may still continue here.
 3. Wait until everything in flight is stored or has failed. Open transactions are neither asked nor waited for.
 4. Close the ledger. ▲ Write the seal into `/ledger/<segment>` only if the topic's record is unchanged since it was
-   read, so that a late request of a change that was given up seals nothing. If the change is gone, go on in a new
-   ledger, and admit what was held back.
-5. The seal stands: end every producer with its last stored sequence id, and fail what was held back. Producers continue
-   in the children once the layout has them.
-6. Readers are told nothing yet ▲: the seal may be taken back. Once a layout has the segment as SEALED, the end is
-   final, and readers and consumers are told.
+   read, so that a late request of a cancelled change seals nothing. If the change is gone, continue in a new ledger,
+   and admit the waiting sends.
+5. The seal is stored: end every producer with its last stored sequence id, and fail the waiting sends. Producers
+   continue in the children once the layout has them.
+6. Tell readers nothing yet ▲: the seal may be taken back. Once a layout has the segment as SEALED, the end is
+   final, and readers and consumers learn it.
 7. If the change is given up after the seal, `follow` takes the seal back under the same compare, opens a new ledger and
    admits sends again. Owners do so without being asked.
 """

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentOwnership:
-    """How a segment and the broker that owns it tell each other of the ownership.
+    """The calls between a segment and its owning broker about the ownership.
 
     `may_ack`: whether the broker's lease certainly holds. `on_lost`: called once, when the segment cannot go on here;
     the broker then drops it. `on_doubt`: called when the broker should check that it still owns the segment."""

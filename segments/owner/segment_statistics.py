@@ -19,8 +19,8 @@ PINNING_SHOWN = 100
 class SegmentStatistics:
     """`recovery_s`: time of its take-over. `pinning`: the transactions that hold readers back, earliest first, with
     their first positions here, at most 100; `entries_behind`: for each of them, the entries behind that position.
-    `lags`: by subscription, as counted last, also of those without a consumer here.
-    `kept_bytes`: of entries, in all its ledgers. `aborted_in_store`: aborted records in etcd, not in a sidecar."""
+    `lags`: the last counts by subscription, including subscriptions without a consumer here.
+    `kept_bytes`: bytes of entries in all its ledgers. `aborted_in_store`: aborted records in etcd, not in a sidecar."""
 
     path: str
     epoch: int

@@ -137,7 +137,7 @@ class DispatchConsumer:
         self.waiting: asyncio.Task[None] | None = None
 
     def rewind_to(self, position: Position) -> None:
-        """Tell the client to drop what it has buffered and go on from `position`."""
+        """Continue from `position`; the client drops its buffered entries."""
         self.next_read = position
         self.read_ahead.clear()
         self.ended = False
@@ -336,8 +336,8 @@ class Dispatcher:
             consumer.ended = True
             consumer.sink.end_of_segment(sealed=False)
         elif (end := self._ledgers.end) is not None and consumer.next_read > end:
-            # Sent again after a rewind. To a subscription it means that all was delivered, not that all is acked: no
-            # further piece of a chunked value will come.
+            # Sent again after a rewind. For a subscription it means that all entries were delivered, not that all are
+            # acked: no further piece of a chunked value will come.
             consumer.ended = True
             consumer.sink.end_of_segment(sealed=True)
 
@@ -369,7 +369,7 @@ class Dispatcher:
         self.wake()
 
     def _fail(self, consumer: DispatchConsumer, error: TxnError) -> None:
-        """Close one consumer with `error`; the others go on."""
+        """Close one consumer with `error`; the others continue."""
         if not consumer.detached:
             log.warning("consumer_failed", position=str(consumer.next_read), error=str(error))
             consumer.detached = True

@@ -1,9 +1,9 @@
-"""Tells how far a subscription is behind in one segment: unacked messages, and when the oldest of them was published.
+"""Computes the lag of a subscription in one segment: its unacked messages, and the publish time of the oldest one.
 
-Exact, and cheap: `segments.log.ledgers.message_counts` knows the messages of nearly all that lies between the
-mark-delete position and the end, so that about one block of entries is read; `LagBudget` bounds what is read of ledgers
-that were closed by an older broker, or left open by a dead one. What was read is remembered: a lag that could not be
-told in time is told after a few questions more. Until then it is unknown, and never a guess.
+Exact, and cheap: `segments.log.ledgers.message_counts` knows the message counts of nearly all blocks between the
+mark-delete position and the end, so that about one block of entries is read. `LagBudget` limits the reads of ledgers
+that an older broker closed, or a dead one left open. Their counts are kept, so a few further questions finish a count
+that ran out of time. Until then the lag is unknown, and never a guess.
 
 A subscription without a cursor here, because no consumer has attached, is behind from its start on.
 """
@@ -29,9 +29,9 @@ from txnwire.ports import Clock
 from watchers.acks import BLOCK_ENTRIES, trailing_ones
 
 READ_BYTES: Final = 64 * 1024 * 1024
-"""About the most that is read for the answer to one question."""
+"""Approximate limit on the bytes read to answer one question."""
 WITHIN_S: Final = 2.0
-"""How long reading for one question may take; those who ask wait for 5 s."""
+"""How long reading for one question may take; its caller waits for 5 s."""
 RANGES_AT_ONCE: Final = 1000
 TIMES_KEPT: Final = 32
 TRIES: Final = 3
@@ -107,7 +107,7 @@ class SegmentLags:
         self._events = surroundings.events
         self._table = table
         self._published: dict[Position, int] = {}
-        """Publish times of the entries that were the oldest unacked ones last."""
+        """Publish times of the entries that were lately the oldest unacked ones."""
         self._samples: dict[str, SubscriptionLag] = {}
 
     async def told(self, name: str | None, budget: LagBudget) -> dict[str, SubscriptionLag]:
@@ -189,8 +189,8 @@ class SegmentLags:
     async def _behind(
         self, mark: Position, acked: Sequence[AckedBlock], left_out: int, budget: LagBudget
     ) -> SubscriptionLag:
-        """`left_out`: messages of the first entry that are not to be delivered. Raises `InvalidArgument` if what it
-        has to read was trimmed. ▲ The end is read once, with the cursor: what comes meanwhile is not counted."""
+        """`left_out`: messages of the first entry that are not to be delivered. Raises `InvalidArgument` if
+        retention trimmed an entry to read. ▲ The end is read once, with the cursor: later entries are not counted."""
         last = self._ledgers.last_confirmed
         first = self._ledgers.next_after(mark)
         if first > last:

@@ -337,7 +337,7 @@ class SubscriptionTable:
 
     async def _take_drained_back(self, name: str) -> None:
         """▲ Delete the drained mark before the cursor moves back, even a predecessor's: otherwise consumers of the
-        child segments go on while this one is read again. Written again once the subscription is at the end."""
+        child segments continue while this one is read again. It is put again once the subscription is at the end."""
         mark = self._mark(name)
         mark.taken_back(await self._store.commit(mark.take_back()))
 

@@ -142,8 +142,8 @@ def expired(
     last_sealed_ms: int,
     known_ms: Mapping[int, int] | None = None,
 ) -> list[LedgerInfo]:
-    """The closed ledgers, oldest first, that time or size expire, even if a subscription still needs them. By size only
-    as long as the rest holds what is to be kept. `known_ms`: see `ages_ms`.
+    """The closed ledgers, oldest first, that time or size expire, even if a subscription still needs them. Size expires
+    one only if the others still hold the bytes to keep. `known_ms`: see `ages_ms`.
 
     ▲ The last ledger of a sealed segment stays for `last_sealed_ms`, however short the retention: its footer holds the
     dedup state, and producers may still ask which of their entries were stored.

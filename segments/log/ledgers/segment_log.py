@@ -91,7 +91,7 @@ class SegmentLog:
     @property
     def last_confirmed(self) -> Position:
         """The last entry that may be exposed; `(ledger, -1)` or EARLIEST if there is none after a ledger's start.
-        ▲ Never beyond the closed length of a ledger taken over, or what the open ledger's writer may still expose."""
+        ▲ Never beyond the closed length of a ledger taken over, nor beyond the last confirmed entry of the open one."""
         if self.writer is not None and self.writer.last_confirmed >= 0:
             return Position(self.writer.ledger_id, self.writer.last_confirmed)
         return self._last_confirmed

@@ -218,7 +218,7 @@ class Appender:
     async def checkpoint(self, *, settle: bool = False) -> None:
         """Renew the dedup snapshot beside the open ledger. `settle`: once everything appended before is stored. Raises
         `NotOwner` if the segment stops first, with `settle` also if it has another owner by now; `LedgerFailed` if the
-        write fails: the previous snapshot stands, and nothing else has changed."""
+        write fails: the previous snapshot remains, and nothing else has changed."""
         failures: list[LedgerFailed] = []
 
         async def work() -> None:

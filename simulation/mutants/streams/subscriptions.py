@@ -189,9 +189,9 @@ MUTANTS: tuple[Mutant, ...] = (
         more=(
             Edit(
                 "segments/subscription/subscription_table.py",
-                "        async with self._loading.held(name):\n            # ▲ Behind",
+                "        async with self._loading.held(name):\n            # ▲ Read",
                 "        record = await self._store.get(key)\n"
-                "        async with self._loading.held(name):\n            # ▲ Behind",
+                "        async with self._loading.held(name):\n            # ▲ Read",
             ),
         ),
         tests=(
