@@ -89,7 +89,7 @@ class EndHandler:
             self._send(txn, state, reason, None, None, txn.tc.epoch)
 
     def sweep(self, now: float) -> None:
-        """Answer `Timeout` to requests that have waited too long; the decision itself goes on until it is definite."""
+        """Answer `Timeout` to requests that have waited too long; the decision continues until it is definite."""
         limit_s = self._state.settings.answer_s
         for request in list(self._pending):
             if now - request.started_at < limit_s:
@@ -159,7 +159,7 @@ class EndHandler:
                 self._send(txn, request.state, request.reason, request.writers, request.note, None)
 
     def _gone(self, txn: OwnedTransaction, waiters: Sequence[EndRequest]) -> None:
-        """Its header has been collected: another coordinator has owned the TCID for more than the retention."""
+        """The header has been collected: another coordinator has owned the TCID for more than the retention."""
         log.warning("an open transaction's header is gone", txn=str(txn.txn_id))
         self._state.sessions.ended(txn)
         txn.tc.remove(txn)

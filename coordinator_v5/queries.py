@@ -43,7 +43,7 @@ class UnreadableRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """`record` is None if the header is deleted or never existed; `outcome` then says what is known (None: nothing)."""
+    """`record` is None if the header is deleted or never existed; `outcome` then has its decision (None: unknown)."""
 
     txn_id: TxnId
     record: TransactionRecord | None

@@ -108,7 +108,7 @@ class Sessions:
             del session.begins[txn.begin.attempt]
 
     def dropped(self, txn: OwnedTransaction) -> None:
-        """Its TCID is lost. If the TCID comes back, a client that stayed need not announce the transaction again."""
+        """The TCID is lost. If it comes back, a connected client need not announce the transaction again."""
         session = txn.session
         self.ended(txn)
         if session is not None and session.connections:
@@ -142,7 +142,7 @@ class Sessions:
         return txn
 
     def claimed(self, txn: OwnedTransaction, connection: object) -> None:
-        """Its client has shown that it knows the transaction."""
+        """Record that the client has shown that it knows the transaction."""
         txn.claim_by, txn.connection = None, connection
         self._unclaimed.pop(txn.txn_id, None)
 

@@ -37,7 +37,7 @@ class CoordinatorSettings:
     """How long a decided header stays after this coordinator first saw it final, on the monotonic clock."""
     outcome_retention_s: float = 7 * 24 * 3600.0
     default_timeout_s: float = 60.0
-    """For a begin without a timeout."""
+    """Timeout of a begin that names none."""
     max_timeout_s: float = 3600.0
     client_grace_s: float = 10.0
     """After this long without connection and announcement a client's open transactions are aborted."""
@@ -46,8 +46,8 @@ class CoordinatorSettings:
     sweep_s: float = 0.25
     """Cadence of deadlines, sessions and the late index; well inside the promised 1.5 s."""
     swept_at_once: int = 250
-    """Most aborts in flight that no client asked for: begins and ends of clients queue behind no more, however many
-    transactions one deadline or one vanished client ends."""
+    """Most aborts in flight that no client asked for. Begins and ends of clients never queue behind more of them, even
+    if one deadline or one vanished client ends very many transactions."""
     behind_s: float = 0.02
     """Cadence of the sweep while it may have left aborts overdue."""
     max_open: int = 16_384

@@ -32,7 +32,7 @@ class CoordinatorStatistics:
     begun: int
     committed: int
     aborted: int
-    """For any reason, including `timed_out` and `vanished`."""
+    """Aborts for any reason, including `timed_out` and `vanished`."""
     timed_out: int
     vanished: int
     """Aborted because their client vanished."""
@@ -50,14 +50,14 @@ class CoordinatorStatistics:
     cas_ok: int
     """Compare-and-sets of headers (begins and decisions) that succeeded."""
     cas_conflict: int
-    """Those that found the header decided by another process."""
+    """Compare-and-sets that found the header decided by another process."""
     cas_reject: int
-    """Those refused because the coordinator id, or the header, is not this process's any more."""
+    """Compare-and-sets refused because this process no longer owns the coordinator id or the header."""
     begin_latency: HistogramSnapshot
-    """From a begin's arrival to its answer, in seconds."""
+    """Time from a begin's arrival to its answer, in seconds."""
     commit_latency: HistogramSnapshot
     abort_latency: HistogramSnapshot
-    """From the arrival of an end to its answer, in seconds; for transactions open here."""
+    """Time from the arrival of an end to its answer, in seconds; for transactions open here."""
     transaction_keys: int = 0
     """Transaction keys whose holders are connected here."""
     held_keys: Sequence[HeldKeyStatistics] = ()

@@ -212,7 +212,7 @@ class OwnedTcid:
         self.young: dict[int, OwnedTransaction] = {}
         self.aged: dict[int, OwnedTransaction] = {}
         self.finals: dict[int, Seen] = {}
-        """By counter, in the order seen: to be collected when their retention is over."""
+        """Decided transactions by counter, in the order seen: collected when their retention is over."""
         self.waiting: deque[BeginRequest] = deque()
         self.lost = False
         self._deadlines: list[tuple[float, OwnedTransaction]] = []

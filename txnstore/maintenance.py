@@ -88,14 +88,14 @@ def worth_defragmenting(status: StoreStatus, quota_bytes: int) -> bool:
 
 def is_sparse(status: StoreStatus, quota_bytes: int, in_use_before: int) -> bool:
     """True if half of the quota is in use, and a tenth more than at `in_use_before`. Bytes in use count whole pages.
-    Where what lives long was written between what is compacted since (names), half of each page is empty, and only a
-    defragmentation fills them."""
+    Where long-lived records (names) were written between records that were compacted later, half of each page is
+    empty, and only a defragmentation fills the pages."""
     grown = status.db_bytes_in_use - in_use_before
     return 2 * status.db_bytes_in_use >= quota_bytes and 10 * grown >= quota_bytes
 
 
 def is_pressing(status: StoreStatus, quota_bytes: int) -> bool:
-    """Once no put succeeds any more, the reported bytes in use are out of date until the next write."""
+    """True if puts fail or soon will. If they fail, the reported bytes in use are out of date until the next write."""
     near = status.db_bytes >= PRESSING_SHARE * quota_bytes
     return status.no_space or (near and status.db_bytes_in_use < SOFT_LIMIT_SHARE * quota_bytes)
 

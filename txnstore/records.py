@@ -470,5 +470,5 @@ def _named(collected: CollectedName, key: bytes) -> TxnName:
 
 
 def _rounded_up(milliseconds: int) -> int:
-    """To seconds: nothing is forgotten before its time."""
+    """Round up to seconds: no record is deleted before its time."""
     return -(-milliseconds // 1000)

@@ -81,7 +81,7 @@ class Position(NamedTuple):
 
 
 EARLIEST = Position(0, -1)
-"""Before every entry of any segment: ledger ids start at 1."""
+"""The position before every entry of any segment: ledger ids start at 1."""
 
 
 class MessageId(NamedTuple):

@@ -16,7 +16,7 @@ class NamedLocks:
         return len(self._locks)
 
     def locked(self, name: Hashable) -> bool:
-        """Whether somebody has it. ▲ Not who waits for it: two who wait, and look again, would wait for each other."""
+        """Whether a task holds it. ▲ Ignores waiting tasks: two that wait and check again would wait for each other."""
         found = self._locks.get(name)
         return found is not None and found[0].locked()
 

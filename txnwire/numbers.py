@@ -11,8 +11,8 @@ from txnwire.proto import txn_pb2 as pb
 
 
 class Numbers(NamedTuple):
-    """Of one entry. `name_epoch`: of its producer's name. `all_below`: every id of the source below it was stored when
-    the entry was encoded. `ids`: one a message."""
+    """The ids of one entry. `name_epoch`: the epoch of its producer's name. `all_below`: every id of the source below
+    it was stored when the entry was encoded. `ids`: one a message."""
 
     name_epoch: int
     all_below: int

@@ -162,7 +162,7 @@ class DecisionWatch:
         self._settings = settings or DecisionSettings()
         self._on_failed = on_failed
         self._held: dict[bytes, _Held] = {}
-        """By header key, to look up events."""
+        """Held transactions by header key, to look up events."""
         self.early = EarlyDecisions()
         """For `DecisionMembership`: decisions that came while its participant loads."""
         self._followed = 0

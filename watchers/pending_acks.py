@@ -258,7 +258,7 @@ class PendingAcks:
         if kept is None:  # only holds that recovery found: applied already, still to be cleaned up
             return self._cursor.ack_cumulative(ack)
         before = Position(kept.first.ledger_id, kept.first.entry_id - 1)
-        # ▲ Also behind a covered position that was trimmed away: the messages acked here would come again.
+        # ▲ Also past a trimmed position that it covers: otherwise the messages acked here would be delivered again.
         moved = (covered is None or covered.position < kept.first) and before > self._cursor.mark_delete
         if moved:
             self._cursor.ack_cumulative(AckPosition(before, 0))

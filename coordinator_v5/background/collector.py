@@ -52,7 +52,7 @@ TRIED_AT_ONCE: Final = 2000
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 60.0
 LOOK_AFTER_TRIES: Final = 3
-"""Its ops are read only after this many tries: a participant may just be late."""
+"""Tries before the ops of a transaction are read: a participant may just be late."""
 NAMED_AT_ONCE: Final = 30
 """Each may be a run of its own: two compares, plus one of its name record, within `store.MAX_COMMIT_OPS`."""
 NAMED_WRITERS_AT_ONCE: Final = 20_000

@@ -157,7 +157,7 @@ def _found(state: CoordinatorState, tc: OwnedTcid, record: KeyValue, *, indexed:
         header = records.decode(Header, record.value, key=record.key)
         decision = decision_of(record)
         if decision is None and header.state != OPEN:
-            # ▲ Such a header cannot be ended: its deadline would end every coordinator that takes the id over.
+            # ▲ No coordinator can end such a header: its deadline would end each one that takes the id over.
             raise DataCorrupt(f"/txn/{txn_id} was put once, with state {header.state!r}: expected {OPEN}")
     except UNREADABLE as error:
         log.error("unreadable header left alone", error=str(error))

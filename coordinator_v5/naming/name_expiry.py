@@ -31,8 +31,8 @@ AT_ONCE: Final = 100
 REST: Final = 20.0
 """A round is followed by a rest of so many times its length, if that is longer than the usual one."""
 NAMESPACES_TOLD: Final = 200
-"""▲ Those that are the fullest, by their own bounds: one with few names may be granted fewer. A namespace has up to
-3 KB as JSON, so their record stays below 700 KB."""
+"""▲ Publishes the fullest ones, measured by their own bounds: a namespace with few names may have a low bound. Each
+takes up to 3 KB as JSON, so their record stays below 700 KB."""
 
 log = structlog.get_logger(__name__)
 

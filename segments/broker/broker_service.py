@@ -30,7 +30,7 @@ from txnwire.transport.serving import Handler, Peer
 from txnwire.turns import in_turns
 
 CLOCKS_APART_MS: Final = 86_400_000
-"""By which the wall clocks of a producer and a broker may differ."""
+"""The most by which the wall clocks of a producer and a broker may differ."""
 
 AdminAnswer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -384,7 +384,7 @@ def _check_numbers(metadata: pb.EntryMetadata) -> None:
 
 
 def _check_delivery(deliver_at_ms: int, now_ms: int) -> None:
-    """▲ By the broker's clock: one entry of a producer whose clock is years ahead would hold a queue as long."""
+    """▲ Judge by the broker's clock: a producer's clock that is years ahead would hold up a queue for years."""
     if deliver_at_ms > now_ms + MAX_DELAY_MS + CLOCKS_APART_MS:
         raise InvalidArgument(
             f"to be delivered at {deliver_at_ms} ms, where the broker's clock says {now_ms}: expected at most "

@@ -137,7 +137,7 @@ class Pruning:
         return _Step.MADE
 
     async def _find_never_used(self, topology: Topology, forgotten: list[int]) -> list[int]:
-        """Those of `forgotten` without a trimmed entry: they never held one."""
+        """The segments of `forgotten` that never trimmed an entry: they never held one."""
         _, found = await self._store.get_many([keys.ledger(topology.paths[one]) for one in forgotten])
         return [
             one

@@ -122,7 +122,7 @@ class LayoutService:
         return pb.Command(names=pb.Names(names=names))
 
     def _is_being_deleted(self, record: KeyValue) -> bool:
-        """▲ Of one that was made again the directory may still know the former topic."""
+        """▲ Compares lives: for a topic that was created again, the directory may still know the deleted one."""
         known = self._directory.topics().get(_path_of(record))
         return known is not None and known.deleting and known.life == record.create_revision
 

@@ -20,7 +20,7 @@ _END: Final = None
 
 
 class IoThreads:
-    """At most `most` threads, each started when a job would wait without it. For the loop of the first job alone.
+    """At most `most` threads, each started when a job would wait without it. They serve only the loop of the first job.
 
     They are daemons: Python does not wait for a disk that never answers when it ends.
     """

@@ -253,8 +253,8 @@ class Housekeeping:
 
     async def _trim_below(self, kept: int, going: list[LedgerInfo], retention: Retention) -> bool:
         """Trim before the ledger `kept`; returns whether anything was trimmed. ▲ A seek may have moved a cursor back
-        while the footer was written, and its messages would go after the seek was answered. So check again what is
-        drained, and let no cursor move back before the trim is recorded."""
+        while the footer was written, and its messages would be lost after the seek was answered. So check again which
+        ledgers are drained, and let no cursor move back before the trim is recorded."""
         async with self._segment.cursors_held:
             self._segment.check()
             now = first_kept(self._ledgers.record, going, bound=await self._bound(retention))

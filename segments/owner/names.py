@@ -52,7 +52,7 @@ async def take_name(segment: Segment, name: str, epoch: int, incarnation: int) -
         try:
             await segment.pipeline.checkpoint(settle=True)
         except LedgerFailed as error:
-            # ▲ Not as a defect: the caller asks again, and a producer that has messages under way must not end by it.
+            # ▲ Not as a defect: the caller asks again, and it must not end a producer that has messages under way.
             raise StoreUnavailable(f"{segment.path}: the name of producer {name} was not written: {error}") from error
         if ledgers.sealed and not ledgers.ended:
             raise SegmentSealed(f"{segment.path} was sealed meanwhile: ask again once the layout shows it")

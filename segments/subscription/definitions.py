@@ -18,8 +18,8 @@ SUBSCRIPTIONS_AT_ONCE: Final = 1000
 
 
 async def read_definitions(store: MetadataStore, topic_path: str) -> dict[str, SubscriptionRecord | None]:
-    """By name, without those that are being deleted. ▲ None for one that cannot be read, and any name for a key that
-    has none: it must stop neither the others nor the segment. Raises `StoreUnavailable`."""
+    """The definitions by name, without those that are being deleted. ▲ None for an unreadable one, and any name for a
+    key that has none: it must stop neither the others nor the segment. Raises `StoreUnavailable`."""
     prefix = keys.subscriptions(topic_path)
     found: dict[str, SubscriptionRecord | None] = {}
     async for page in in_pages(store, prefix, keys.prefix_end(prefix), at_once=SUBSCRIPTIONS_AT_ONCE):

@@ -30,7 +30,7 @@ class SoftLimit:
         self._exceeded = False
 
     def exceeded(self) -> bool:
-        """As of the last sample; False before the first."""
+        """Whether the last sample was above the limit; False before the first."""
         if self._task is None:
             self._task = restarted(self._sample, name="soft limit")
         return self._exceeded

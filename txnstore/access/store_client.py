@@ -37,7 +37,7 @@ _READ_PAUSE_S: Final = 0.05
 _KEYS_PER_READ: Final = 500
 _RANGES_PER_READ: Final = 100
 _RECORDS_PER_RANGE: Final = 4
-"""At first: most ranges have one, and one may be as large as a request."""
+"""The first limit per range: most ranges have one record, and one may be as large as a request."""
 
 T = TypeVar("T")
 
@@ -332,8 +332,8 @@ class StoreClient:
 
 
 async def _again_if_compacted(revision: int, read: Callable[[], Awaitable[T]]) -> T:
-    """▲ For a read in several requests without a given `revision`: if its revision is compacted away meanwhile, by hand
-    perhaps, reads all again at a newer one. The caller would take `Compacted` for its own failure."""
+    """▲ Repeats a read of several requests, without a given `revision`, at a newer revision if etcd has compacted its
+    own (by hand perhaps). Otherwise the caller would take `Compacted` for its own failure."""
     while True:
         try:
             return await read()
@@ -343,7 +343,7 @@ async def _again_if_compacted(revision: int, read: Callable[[], Awaitable[T]]) -
 
 
 def _until(timeout_s: float) -> float:
-    """In the running loop's time."""
+    """The end of a time limit, on the running loop's clock."""
     return asyncio.get_running_loop().time() + timeout_s
 
 

@@ -109,7 +109,7 @@ class EtcdBackend:
 
     async def _look(self, endpoint: Endpoint) -> None:
         """Both answers come from the same member, the record first: the log position is then no older than the record.
-        ▲ Of log and revision etcd reads the revision first."""
+        ▲ etcd reads the revision before the log position."""
         floor = self._lineage.newest
         request = pb.RangeRequest(key=self._prefix + store_keys.INCARNATION).SerializeToString()
         reply = await self._connection.unary(_RANGE, request, timeout_s=_ADMISSION_TIMEOUT_S, endpoint=endpoint)

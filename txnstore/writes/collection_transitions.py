@@ -44,7 +44,7 @@ _BITMAP_BYTES: Final = keys.OUTCOMES_PER_BLOCK // 8
 MAX_RUNS: Final = 40
 """Two compares a run, three for the records, and room for a few names, within `store.MAX_COMMIT_OPS`."""
 LOSERS_AT_ONCE: Final = MAX_COMMIT_OPS - 3
-"""Of one leftover: a compare and a put each, after three conditions and beside the two deletes of its writes."""
+"""Losers of one leftover: each takes a compare and a put, besides three conditions and two deletes of its writes."""
 ACKS_AT_ONCE: Final = LOSERS_AT_ONCE // 2
 """Subscriptions of one leftover: two deletes each."""
 MAX_COLLECTED: Final = 512
@@ -210,7 +210,7 @@ def plan_collect(
 
 class CollectVerdict(NamedTuple):
     """Not `applied`: some header is not final, is deleted or keeps an op, or a record had changed. The caller then
-    reads headers and op keys, and goes on with the current `outcomes` and `horizon`."""
+    reads headers and op keys, and continues with the current `outcomes` and `horizon`."""
 
     applied: bool
     outcomes: OutcomeBitmap

@@ -109,7 +109,7 @@ def plan_begin_named(
 
 
 class Expired(NamedTuple):
-    """For `plan_expire_name`."""
+    """A name record to delete; see `plan_expire_name`."""
 
     key: bytes
     mod_revision: int

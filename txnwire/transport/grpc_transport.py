@@ -52,8 +52,8 @@ def _expect_not_forked() -> None:
 
 
 def _keep_for_good() -> None:
-    """▲ In a forked child no collection takes the parent's channels and calls: gRPC joins its threads as they go, and
-    those do not exist there. The child would hang or crash wherever Python next happens to collect."""
+    """▲ Keeps the garbage collector of a forked child off the parent's channels and calls: gRPC would join threads that
+    do not exist there, and the child would hang or crash at any collection."""
     if _used_in is not None:
         gc.freeze()
 
@@ -107,7 +107,7 @@ def client_channel_options(*, max_receive_bytes: int = -1, liveness: Liveness = 
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.enable_retries", 0),  # ▲ §4: the transport never repeats a write of unknown fate
-        ("grpc.use_local_subchannel_pool", 1),  # else channels to one address share a socket and its back-off
+        ("grpc.use_local_subchannel_pool", 1),  # otherwise channels to one address share a socket and its back-off
         ("grpc.enable_http_proxy", 0),
         ("grpc.min_reconnect_backoff_ms", 1000),
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -23,8 +23,8 @@ ABORTED_AT_ONCE: Final = 1000
 
 
 async def expect_evidence(store: MetadataStore, segment: str, closed: Sequence[LedgerInfo]) -> None:
-    """▲ Before the lengths go to `/ledger`: do not trust a folder that lacks acknowledged entries. Else transactions
-    would silently lose some entries, and readers would see the others. Raises `DataCorrupt`."""
+    """▲ Before the lengths go to `/ledger`: do not trust a folder that lacks acknowledged entries. Otherwise
+    transactions would silently lose some entries, and readers would see the others. Raises `DataCorrupt`."""
     found = await store.get(keys.watermark(segment))
     if found is not None:
         mark = records.decode(Watermark, found.value, key=found.key)

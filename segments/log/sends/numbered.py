@@ -150,7 +150,7 @@ class NumberedNames:
     # ---- recovery and housekeeping ----------------------------------------------------------------------------------
 
     def rows(self, now_s: float) -> Iterator[StoredName]:
-        """For a snapshot, each made on demand. Nothing may be stored meanwhile."""
+        """Yields the rows of a snapshot on demand. Nothing may be stored meanwhile."""
         for name, one in list(self._names.items()):
             epoch, incarnation = one.life
             idle_s = max(now_s - one.active_s, 0.0)

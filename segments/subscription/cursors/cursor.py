@@ -286,9 +286,9 @@ class Cursor:
 
     def block_writes(self) -> Sequence[BlockWrite]:
         """The records that differ from the store, `mark` first, deletions last. Every prefix of this order is valid: a
-        deleted block's acks lie at or below the mark; ▲ an ack that left a page stands in its block before the page is
-        rewritten, and one that moved to a page stands there before its block is rewritten. ▲ After a seek the mark
-        comes last: one that moved back must never stand beside older acks, of blocks that are rewritten neither."""
+        deleted block's acks lie at or below the mark; ▲ an ack that left a page is in its stored block before the page
+        is rewritten, and one that moved to a page is stored there before its block is rewritten. ▲ After a seek the
+        mark comes last: a mark that moved back must never be stored together with older acks."""
         mark: list[BlockWrite] = []
         if self._mark_generation != self._mark_stored:
             value = records.encode(CursorMark(position=self._mark, seeks=self.seeks))
