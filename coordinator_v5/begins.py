@@ -150,7 +150,7 @@ class BeginHandler:
         if earlier.txn is None:
             earlier.replies.append(reply)
             if earlier.closed:
-                # ▲ Its client got `Timeout` and repeats it while a header of it is in flight: that header serves.
+                # ▲ The client got `Timeout` and repeats the begin while its header is in flight: use that header.
                 earlier.closed = False
                 earlier.started_at = earlier.tried_at = self._state.clock.monotonic()
                 self._pending[earlier] = None

@@ -190,7 +190,7 @@ class CleanUp:
         try:
             future = self._store.commit_nowait(plan.commit)
         except TxnError as error:  # malformed; any other refusal comes as an answer does
-            # ▲ Report it at once: clean-up would never be stored, while acks go on being answered.
+            # ▲ Report it at once: otherwise clean-up would never be stored, while acks are still answered.
             self._lose(registered, error)
             return False
         registered.busy = True

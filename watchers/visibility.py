@@ -164,7 +164,7 @@ class TransactionBuffer:
             found.last_by_writer[writer] = None
 
     def appended(self, txn_id: TxnId, writer: int, position: Position) -> None:
-        """Its entry was appended at `position`; positions rise. Call it before `confirmed` reaches `position`."""
+        """Record an entry appended at `position`; positions rise. Call it before `confirmed` reaches `position`."""
         found = self._open.get(txn_id)
         if found is None or found.in_flight == 0:
             raise InternalError(f"{self.segment}: an entry of {txn_id} was appended with no operation in flight")

@@ -213,7 +213,7 @@ class Collector:
 
     async def _look(self, tc: OwnedTcid, batch: dict[int, Seen]) -> tuple[dict[int, Seen], bool]:
         """After a refusal: drop the transactions collected already, set aside those with ops, return the rest, and
-        whether keys that we did not write stand between them: then no run of several can be collected."""
+        whether foreign keys lie between them: then no run of several can be collected."""
         first, last = TxnId(tc.tcid, min(batch)), TxnId(tc.tcid, max(batch))
         store, at_once = self._state.store, self._state.settings.keys_at_once
         found = await store.range(keys.txn(first), keys.txn(last) + b"\0", keys_only=True)

@@ -161,8 +161,8 @@ async def _delete(store: MetadataStore, going: Sequence[Expired]) -> list[bytes]
 
 
 async def _make_room(store: MetadataStore, gone: Sequence[bytes]) -> None:
-    """Takes deleted names off the last count, so that new ones may be begun before the next one. That corrects the
-    count where this one is lost to a change of the sweeper's."""
+    """Subtracts deleted names from the last count, so that new names may begin before the next count. If the sweeper
+    changes the record first, this write is lost, and the sweeper's next count corrects it."""
     found = await store.get(keys.TXN_NAME_COUNTS)
     if found is None:
         return

@@ -1,7 +1,7 @@
 """Bounds how many transaction names a namespace has. Source: DESIGN §10.
 
 The elected sweeper counts all names round by round (`name_expiry`); a coordinator adds those that it has begun since.
-So the bound is soft: other coordinators' names of less than a round are missing, names deleted since are still in it.
+So the bound is soft: it misses the recent names of other coordinators, and still counts recently deleted names.
 """
 
 from __future__ import annotations

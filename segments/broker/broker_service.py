@@ -366,8 +366,8 @@ def _position(position: Position) -> pb.Position:
 
 
 def _check_numbers(metadata: pb.EntryMetadata) -> None:
-    """▲ Every reader computes with the stored numbers: one beyond its bound would fail them all as long as the entry
-    exists."""
+    """▲ Every reader computes with the stored numbers: a number beyond its bound would make all readers fail as long as
+    the entry exists."""
     if metadata.publish_time_ms > MAX_TIME_MS:
         raise InvalidArgument(f"an entry published at {metadata.publish_time_ms} ms: expected at most {MAX_TIME_MS}")
     if metadata.block_bytes > MAX_BLOCK_BYTES:

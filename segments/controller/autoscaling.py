@@ -69,7 +69,7 @@ class Autoscaling:
             self._task = restarted(self._run, name="autoscale")
 
     async def close(self) -> None:
-        """The term is over. `LayoutChanges` goes on with the changes that were begun."""
+        """The term is over. `LayoutChanges` continues the changes that were begun."""
         tasks = [*self._acting.values(), *([self._task] if self._task is not None else [])]
         self._task = None
         for task in tasks:

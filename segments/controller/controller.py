@@ -446,8 +446,8 @@ class Controller:
                 again, life = request.again, request.life
                 group = await term.groups.open(key, asked, request.start, again=again, life=life)
                 if self._joining.get((key, consumer)) is not attempt:
-                    # ▲ It has left meanwhile: added now, it would hold its segments unread as long as its client is
-                    # connected.
+                    # ▲ The consumer has left meanwhile: if it were added now, its segments would stay unread as long as
+                    # its client is connected.
                     raise NotAllowed(f"consumer {consumer} left, or joined once more, while it joined")
                 self._joined.setdefault(link, {})[key, consumer] = None
                 if isinstance(group, QueueGroup):

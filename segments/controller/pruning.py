@@ -88,7 +88,7 @@ class Pruning:
         self._task = restarted(self._run, name="pruning")
 
     async def close(self) -> None:
-        """The term is over: the next one goes on."""
+        """The term is over: the next one continues."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -414,8 +414,8 @@ class Housekeeper:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(all_due_s):
                     await self._changed.wait()
-            # ▲ Not restarted by a wake: a busy segment that closes a ledger every few seconds must not delay the trim
-            # of quiet ones, or the retry of failed rounds.
+            # ▲ A wake does not restart the pause: a busy segment that closes a ledger every few seconds must not delay
+            # the trim of quiet ones, or the retry of failed rounds.
             everything = loop.time() >= all_due_s
             if everything:
                 self._due.update(dict.fromkeys(self._segments()))

@@ -44,7 +44,7 @@ class ProducerSession:
             on_closed(error, last_sequence_id)
 
     def close(self) -> None:
-        """End the session from the client's side. Sends in flight go on."""
+        """End the session from the client's side. Sends in flight continue."""
         if self._on_closed is not None:
             self._on_closed = None
             self.error = NotOwner(f"producer {self._name} was closed: open it again")
@@ -116,7 +116,7 @@ class ConnectedProducers:
         self.pipeline.retire(line)
 
     def sealed(self, error: TxnError) -> None:
-        """The seal stands: end each session with its last stored sequence id, then fail the sends held back."""
+        """The seal is stored: end each session with its last stored sequence id, then fail the sends held back."""
         sessions, self._sessions = self._sessions, {}
         for token, session in sessions.items():
             last = self._dedup.last_sequence_id(*session.line.key)

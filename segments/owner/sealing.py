@@ -118,7 +118,7 @@ class Sealing:
 
     @contextmanager
     def _holding_back(self) -> Iterator[None]:
-        """▲ Admit no send while no ledger may be there for it; afterwards fail the held ones or admit them."""
+        """▲ Admit no send while there may be no open ledger; afterwards fail or admit the waiting sends."""
         segment = self._segment
         segment.pipeline.hold_back()
         try:

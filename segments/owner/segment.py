@@ -239,7 +239,7 @@ class Segment:
         return self._dedup.last_sequence_id(name, incarnation)
 
     def end_producers(self) -> None:
-        """The seal stands: see `ConnectedProducers.sealed`."""
+        """The seal is stored: see `ConnectedProducers.sealed`."""
         self.producers.sealed(self._is_sealed())
 
     def _is_sealed(self) -> SegmentSealed:

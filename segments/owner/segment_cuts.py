@@ -59,7 +59,7 @@ class SegmentCuts:
         """The second answer, for a cut at `revision`.
 
         ▲ Waits until decisions are followed to `revision` and no transaction decided by then has an operation in
-        flight: its entry would land behind the end, and the cut would hold only the rest of it. Raises `NotOwner`,
+        flight: its entry would land behind the end, and the cut would hold only a part of it. Raises `NotOwner`,
         `Timeout` (also if the cut began so long ago that decisions are no longer noted).
         """
         await self._wait_followed(revision)

@@ -344,8 +344,8 @@ class QueueSubscription(Subscription):
 
     @staticmethod
     def _bytes_for(consumer: AttachedConsumer, entry: LogEntry, *, divided: bool) -> bytes:
-        """▲ An entry's bytes go to each consumer once, not once for each part of it: a batch of a thousand jobs would
-        be sent a thousand times. The client keeps it by the same rule (`Subscribe.shares`)."""
+        """▲ Each consumer gets an entry's bytes once, not with each part: otherwise a batch of a thousand jobs would be
+        sent a thousand times. The client keeps the entry by the same rule (`Subscribe.shares`)."""
         if consumer.has_entry == entry.position and divided:
             return b""
         consumer.has_entry = entry.position if divided and consumer.may_share else None

@@ -323,7 +323,7 @@ class SubscriptionTable:
         point = await resolve_start(start, self._segment, self._ledgers, self._events.max_read_position)
         skipped = await self._first_messages(point)
         sealed = self._ledgers.record.sealed
-        found.check()  # the drained mark is kept by name: it may be a recreated subscription's by now
+        found.check()  # the drained mark is found by name: it may belong to a recreated subscription by now
         if sealed is not None and (skipped is not None or point.after < Position(*sealed)):
             await self._take_drained_back(found.name)
         self._events.check()

@@ -143,7 +143,7 @@ class Subscription(ABC):
         self._all_answered.set()
 
     def stop(self, error: TxnError) -> None:
-        """Begin its deletion: close its consumers and refuse acks. Ops in flight go on."""
+        """Begin its deletion: close its consumers and refuse acks. Ops in flight continue."""
         self._over = error
         self.close(error)
 

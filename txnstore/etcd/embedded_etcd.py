@@ -119,7 +119,7 @@ async def _is_healthy(host: str, port: int) -> bool:
     except OSError:
         return False
     try:
-        # ▲ Even at its quota it must serve: only the servers that need it can make room in it.
+        # ▲ An etcd at its quota counts as healthy: only the servers that start after it can make room in it.
         writer.write(f"GET /health?exclude=NOSPACE HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
         reply = await reader.read()
     except OSError:

@@ -98,7 +98,7 @@ class MemoryBackend:
         self._wake_waiting()
 
     def cut_watches(self) -> None:
-        """Cuts only its watches; requests go on."""
+        """Cuts only its watches; requests continue."""
         for stream in list(self._streams):
             stream.lose()
         self._streams.clear()

@@ -7,11 +7,11 @@ Theory of operation:
    acked in part a bitmap of its messages.
 3. State only grows, except in a seek (P6): repeated or reordered acks change nothing, and two states merge.
 4. Blocks and entries acked in part are bounded; past the bound an ack is refused with `Overloaded`. ▲ Two acks are
-   always taken: one with room promised, and that of the first unacked entry, or a full cursor could never empty.
+   always taken: one with reserved room, and that of the first unacked entry: a full cursor could never empty otherwise.
 5. On disk (`/cursor/<segment>/<subscription>/<block>`): the record `mark`, a record `<ledger>-<n>` for each block, and
    pages `<ledger>-<n>-<m>` (`partial_acks` here). Each rewrite compares a mod revision ▲ (P11).
-6. The mark is stored first, and the blocks below it are deleted last ▲. After a seek it is the other way round ▲: a
-   mark that moved back must never stand beside older acks.
+6. The mark is stored first, and the blocks below it are deleted last ▲. After a seek the order is reversed ▲: a
+   mark that moved back must never be stored together with older acks.
 
 Source: Pulsar's managed-ledger cursor (mark-delete and individually deleted ranges).
 """

@@ -1,7 +1,7 @@
-"""Entries of which only some messages are acked: bounds their number, and chooses the record for each. Pure.
+"""Entries acked only in part: bounds their number, and chooses the record for each. Pure.
 
-Most stand in the record of their block. Those that would make it too large go to pages: records of their own, bounded
-in bytes. So no record exceeds the store's limit, even with acks spread over many large entries.
+Most are in the record of their block. Entries that would make it too large go to pages: separate records, bounded in
+bytes. So no record exceeds the store's limit, even with acks spread over many large entries.
 """
 
 from __future__ import annotations

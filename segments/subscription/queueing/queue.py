@@ -432,8 +432,8 @@ class Queue(Generic[ConsumerT]):
             self._counts.forget(position)
 
     def _make_due(self, positions: Iterable[Position]) -> None:
-        # ▲ A divided entry is due already: a message of it that comes back again and again would be another place each
-        # time, until the queue has no place left to read on.
+        # ▲ Skip a divided entry, which is due already: otherwise each redelivery of its messages would add a place,
+        # until the queue has no place left to read on.
         for interval in intervals_of(sorted(one for one in positions if one not in self._divided)):
             heappush(self._due, interval)
 
