@@ -419,7 +419,7 @@ class Client(Openers):
 
     async def close(self) -> None:
         """Close everything opened in it, abort its open transactions, end its connections. Bounded, idempotent. Raises
-        the first failure of a send that no caller has received; everything is closed all the same."""
+        the first failure of a send that no caller has received, after it has closed everything."""
         if self._closed:
             if self._session.is_here:
                 await self._all_closed.wait()  # the second caller may end the loop afterwards
@@ -477,7 +477,7 @@ class Client(Openers):
 
 class _Apart:
     """A client with a transaction key, for moving dead letters: moves use transactions outside the key, so they work
-    whoever holds the key and do not block the application's one transaction."""
+    when another client holds the key, and do not block the application's one transaction."""
 
     transaction_key = None
 

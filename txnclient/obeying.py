@@ -44,7 +44,7 @@ from txnwire.errors import (
 
 
 class NextStep(StrEnum):
-    """What a program does next."""
+    """The next step of a program."""
 
     CALL_AGAIN = "call again"
     """The same call, as it was."""
@@ -70,7 +70,7 @@ ANY: Final[Steps] = {
     StoreUnavailable: NextStep.CALL_AGAIN,
     Overloaded: NextStep.CALL_AGAIN,
 }
-"""What every call may raise: at its time's end the last retriable error that kept it."""
+"""Errors that every call may raise; at the end of its time it raises the last retriable one that delayed it."""
 
 _NO_TOPIC: Final[Steps] = {TopicNotFound: NextStep.STOP}
 _NO_SUBSCRIPTION: Final[Steps] = {**_NO_TOPIC, SubscriptionNotFound: NextStep.STOP}

@@ -27,7 +27,7 @@ _HINTS: Final = {
 
 
 def hint_of(name: str) -> str | None:
-    """What to use instead of a Kafka option, by its name in lower case; None for any other."""
+    """Names the option to use instead of a Kafka option, which is given in lower case; None for other options."""
     hint = _HINTS.get(name)
     if hint is None and name.startswith("kafka."):
         return "clients of Kafka's are not at work here: leave it out, the options there are stand in docs/spark.md"

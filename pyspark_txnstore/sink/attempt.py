@@ -30,7 +30,7 @@ TOPICS_AT_ONCE: Final = 32
 """Concurrent sends of one task: most of a send is waiting."""
 
 MAX_SUPERSEDED: Final = 100
-"""Runs that one attempt aborts before it joins the one it finds: restarts do not start more."""
+"""The most older runs that one attempt aborts; then it joins the run that it finds. Restarts start no more runs."""
 
 _log = logging.getLogger("pyspark_txnstore")
 

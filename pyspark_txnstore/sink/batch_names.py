@@ -55,7 +55,7 @@ class BatchName(NamedTuple):
 
 
 class SinkIdentity(NamedTuple):
-    """Who writes, and where to. `topic`: the option; None if rows name their topics. `former`: an earlier version's
+    """Names a sink and its topic. `topic`: the option; None if rows name their topics. `former`: an earlier version's
     name for the sink."""
 
     name: str

@@ -104,8 +104,8 @@ def check_repeat(name: str, note: str | None, content: Content, *, allow_differe
 
 
 def advice(name: str, *, repeatable: bool) -> str:
-    """What to do if a commit's outcome is not known. ▲ A repeat of a write without its own name is another write: its
-    rows would be there twice."""
+    """Advises the user if a commit's outcome is not known. ▲ A repeat of a write without a name of its own is another
+    write: its rows would be stored twice."""
     unknown = f"whether {name!r} is committed is not known"
     if repeatable:
         return f"{unknown}: run it again, and it will find out"

@@ -99,7 +99,7 @@ class Manifest:
         return None
 
     def _of_another(self, snapshot: Snapshot) -> str | None:
-        """Whether it is of another topic or store than `snapshot`, by name or by identity."""
+        """Says why it is not from the topic and store of `snapshot`, by name or by identity; None: it is."""
         if not self.cut.store or self.cut.store != snapshot.store:
             # ▲ A repair aborts what a restored etcd does not know as committed: the rows may hold some of it.
             return OF_ANOTHER_STORE
@@ -138,7 +138,7 @@ def _from_document(document: Any) -> Manifest:
         raise InvalidArgument(f"version {document['v']!r}: this version of txnstore reads {VERSION}")
     cut = Snapshot.from_json(json.dumps(document["cut"]))
     if len(cut.topics) != 1:
-        raise InvalidArgument(f"it is of {len(cut.topics)} topics, expected one")
+        raise InvalidArgument(f"it belongs to {len(cut.topics)} topics, expected one")
     compacted = {str(path): int(revision) for path, revision in document["compacted"].items()}
     if complete := compacted.keys() ^ {path for path, one in cut.segments.items() if is_complete(one)}:
         raise InvalidArgument(f"its cut and its list of compacted segments differ in {', '.join(sorted(complete))}")
@@ -225,7 +225,7 @@ def _check_follows(snapshot: Snapshot, previous: Manifest, *, accept_gaps: bool)
         raise InvalidArgument(f"generation {previous.generation} cannot be gone on with: {other}; {START_AFRESH}")
     if snapshot.revision < previous.cut.revision:
         raise InvalidArgument(
-            f"the snapshot is of revision {snapshot.revision}, generation {previous.generation} already of "
+            f"the snapshot belongs to revision {snapshot.revision}, but generation {previous.generation} already to "
             f"{previous.cut.revision}: take a newer one"
         )
     if not accept_gaps and (gap := previous.cut.obstacle(snapshot)) is not None:
@@ -259,7 +259,7 @@ def _of_segments(snapshot: Snapshot, topic: str, segments: Mapping[str, SegmentB
 
 
 def without(snapshot: Snapshot, used: Iterable[Manifest]) -> Snapshot:
-    """What of `snapshot` is left to the ledgers when these generations are used."""
+    """Returns the part of `snapshot` that must be read from ledgers when these generations are used."""
     topics = dict(snapshot.topics)
     for manifest in used:
         bounds = topics[manifest.topic]

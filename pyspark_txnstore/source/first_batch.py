@@ -34,8 +34,8 @@ def initial(cut: Snapshot | None, isolation: Isolation) -> Offset:
 
 
 def untold(reason: str, isolation: Isolation) -> Offset:
-    """The offset of a stream that cannot tell any more where it would begin, because what its options name has changed.
-    ▲ No error, because a repeated first batch does not need it; nothing else may begin here."""
+    """The offset of a stream whose start is no longer known, because the topics that its options name have changed.
+    ▲ No error, because a repeated first batch does not need the start; no other batch may begin here."""
     return {**initial(None, isolation), _UNTOLD: reason}
 
 
@@ -54,7 +54,7 @@ def is_untold(offset: Mapping[str, Any]) -> bool:
 def decoded(offset: Mapping[str, Any], isolation: Isolation) -> Snapshot | None:
     """The cut of an offset of this stream. Raises `InvalidArgument` for other offsets and another isolation."""
     if is_untold(offset):
-        raise InvalidArgument(f"where the query begins cannot be told: {offset[_UNTOLD]}")
+        raise InvalidArgument(f"the start of the query is not known: {offset[_UNTOLD]}")
     cut = decode_offset(offset)
     check_isolation(offset, cut, isolation)
     return cut

@@ -135,7 +135,7 @@ class ClientDirectory:
         the client closes."""
         last: TxnError | None = None
         while not deadline.passed:
-            if self._ended:  # ▲ C6: nobody answers any more, so its caller would wait until the time is up
+            if self._ended:  # ▲ C6: no server answers now, so its caller would wait until the time is up
                 raise ConnectionLost(f"looking up {topic}: this client was closed meanwhile") from last
             layout = self._topics.get(topic)
             if layout is not None:
@@ -241,7 +241,7 @@ class ClientDirectory:
         if fresh and link.stale:
             return False
         followed: dict[str, None] = {}
-        # ▲ Also those that the former home is asked for meanwhile: it may answer, and then nobody would tell of them.
+        # ▲ Also topics that other calls ask the former home for meanwhile: it may answer, and not report changes later.
         while late := [topic for topic in (*self._topics, *self._asked) if topic not in followed]:
             for topic in late:
                 try:

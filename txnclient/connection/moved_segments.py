@@ -1,7 +1,7 @@
 """Notices that a segment is served elsewhere although the connection to its former owner lives.
 
-▲ A server that hangs tells nobody that its segments have moved, and its connections live on, because gRPC answers their
-pings: who stayed would get nothing, or only `Timeout`, for as long as that process lives.
+▲ A server that hangs does not report that its segments have moved, and its connections live on, because gRPC answers
+their pings: a client that stayed would get nothing, or only `Timeout`, for as long as that process lives.
 """
 
 from __future__ import annotations

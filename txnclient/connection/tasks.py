@@ -45,7 +45,7 @@ class OwnedTasks:
             while True:
                 try:
                     return await run()
-                except Exception:  # noqa: BLE001 - a defect of ours: restart the work all the same
+                except Exception:  # noqa: BLE001 - a defect of ours: still restart the work
                     _log.exception("background task %s failed, and is begun anew", name)
                 await asyncio.sleep(AGAIN_S)
 

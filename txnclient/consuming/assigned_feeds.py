@@ -75,7 +75,7 @@ class ConsumerSettings:
 
 
 class ConsumerIdentity(NamedTuple):
-    """What brokers and controllers know one consumer by."""
+    """Identifies one consumer to brokers and controllers."""
 
     name: str
     incarnation: int
@@ -148,12 +148,12 @@ class AssignedFeeds:
             await membership.join(deadline)
 
     async def join_topic(self, topic: str, deadline: Deadline, *, later: bool) -> None:
-        """See `topic_pattern.JoinedTopics`. What is in a topic that has appeared since is newer than the consumer, so
-        that it begins at its earliest message, where others begin at the latest or at a message."""
+        """See `topic_pattern.JoinedTopics`. A topic that has appeared since holds only messages newer than the
+        consumer, so it begins at the earliest one, even if the other topics begin at the latest or at a message."""
         await self._session.directory.layout(topic, deadline)
         if (former := self._leaving.get(topic)) is not None:
-            # ▲ Its leave names the same consumer: one that lands behind the new join would end that one's membership,
-            # and nobody would tell the consumer.
+            # ▲ Its leave names the same consumer: a leave that arrives after the new join would end the new
+            # membership, and the consumer would not learn of it.
             await former.wait_left(deadline)
         start = self._settings.start
         anew = later and (start == "latest" or isinstance(start, MessageId | Positions))
@@ -162,8 +162,8 @@ class AssignedFeeds:
         try:
             await membership.join(deadline)
         except BaseException:
-            # ▲ A caller that has gone: the join may arrive, and the close does not know it. Segments may have been
-            # assigned all the same: their feeds would have the terms of a membership that is over, in the next one too.
+            # ▲ The caller was cancelled: the join may still arrive, and a close does not know of it. Segments may
+            # already be assigned: their feeds would keep the terms of this ended membership, also in the next one.
             self._drop(topic, membership, NotAllowed(f"{topic} was not joined after all: its messages come again"))
             raise
 

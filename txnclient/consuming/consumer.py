@@ -195,8 +195,8 @@ class Consumer(Generic[V]):
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Close the consumer and delete the subscription on all its topics, with all that it has acked.
 
-        While other consumers are connected that is refused with `NotAllowed`, unless `force`; this consumer is closed
-        then all the same. After an error repeat it. Raises `NotAllowed`, `DataCorrupt`, `Timeout`.
+        While other consumers are connected, it closes this consumer but raises `NotAllowed`, unless `force`. After an
+        error repeat it. Raises `NotAllowed`, `DataCorrupt`, `Timeout`.
         """
         await self._impl.unsubscribe(force=force)
 
@@ -212,5 +212,5 @@ class Consumer(Generic[V]):
 
 
 def consumer_impl(consumer: Consumer[V]) -> ConsumerImpl[V]:
-    """What the other parts of the client use of it."""
+    """The implementation, for the other parts of the client."""
     return consumer._impl

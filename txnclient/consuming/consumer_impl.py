@@ -357,7 +357,7 @@ class ConsumerImpl(Generic[V]):
             try:
                 feed = self._feed(segment, None)
             except TxnError as error:
-                # ▲ Give back the rest all the same: otherwise it would stay held here unprocessed.
+                # ▲ Still give back the other segments' messages: otherwise they would stay held here unprocessed.
                 refused = refused or error
                 continue
             assert isinstance(feed, QueueFeed)
@@ -416,8 +416,8 @@ class ConsumerImpl(Generic[V]):
         """Abort because of `error` and give the messages back; True: it has committed, so they stay acked.
 
         ▲ A stream starts over only once the outcome is definite, or the transaction has certainly timed out: while it
-        is open, its acked messages are not redelivered, and messages behind them would be handled first. One that is
-        closed does not start over, and perhaps nobody is left to ask."""
+        is open, its acked messages are not redelivered, and messages behind them would be handled first. A closed
+        consumer does not start over, and the client may no longer be able to ask."""
         impl = transaction_impl(txn)
         try:
             await impl.abort_because(error)

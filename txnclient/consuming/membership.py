@@ -154,7 +154,7 @@ class ConsumerMembership:
                 raise deadline.expired(f"leaving subscription {self._request.subscription} of {self.topic}")
 
     def _under_way(self) -> asyncio.Future[Any] | None:
-        """What its leave waits for."""
+        """The request that its leave waits for."""
         waited = self._staying if self._joining else self._leaving
         return None if waited is None or waited.done() else waited
 

@@ -31,7 +31,7 @@ class TopicPattern:
     """Matches the whole name of a topic, with `topic://` or without. Raises `InvalidArgument` for no pattern."""
 
     def __init__(self, pattern: str | re.Pattern[str], *, left_out: Callable[[str], bool]) -> None:
-        """`left_out`: whether a topic is none of the consumer's all the same."""
+        """`left_out`: whether the consumer must not join a topic though its name matches."""
         try:
             self._pattern = re.compile(pattern)
         except (re.error, TypeError) as error:
@@ -45,7 +45,7 @@ class TopicPattern:
 
     @property
     def prefix(self) -> str:
-        """What the names of all topics that match begin with, without the scheme; "" if that is not plain."""
+        """The common prefix of all names that match, without the scheme; "" if the pattern does not show one."""
         text = self._pattern.pattern
         found = _PREFIX.match(text)
         plain = found is not None and "|" not in text and "(?" not in text and not self._pattern.flags & re.IGNORECASE
@@ -82,7 +82,7 @@ class FollowedTopics:
         self._refused: dict[str, None] = {}
         """Topics whose names keep them from being joined."""
         self._damaged: dict[str, None] = {}
-        """What was told of records that cannot be read."""
+        """The messages logged about records that cannot be read."""
 
     async def join(self, deadline: Deadline) -> None:
         """Join all that match now. Raises as a join does."""
@@ -117,7 +117,7 @@ class FollowedTopics:
                 _log.debug("joining topics that match %s: %s", self._pattern, error)
 
     def _tell_damaged(self, error: DataCorrupt) -> None:
-        """▲ The topics that are well need not wait for the repair of another one's records: it is told, once."""
+        """▲ The other topics must not wait until the records of a damaged one are repaired: it is logged, once."""
         if (text := str(error)) not in self._damaged:
             self._damaged[text] = None
             _log.warning("a topic matches %s, and is not joined before it is repaired: %s", self._pattern, text)
@@ -148,12 +148,12 @@ class FollowedTopics:
         return found
 
     async def _is_another(self, topic: str, deadline: Deadline) -> bool:
-        """Whether a topic of the name of one that was left is another one than that. Raises why it was left once it has
-        been there as before for some looks: its subscription alone was deleted. ▲ One of which that cannot be told now
-        keeps no others waiting, and does not end their consumer."""
+        """Whether the topic that now has the name of one that was left is another topic. Raises the error that made the
+        consumer leave if several looks find the same topic: only its subscription was deleted. ▲ A topic that cannot be
+        looked up now must not delay the others, nor end their consumer."""
         life, error, looks = self._gone[topic]
         try:
-            # ▲ What is known needs no time: that of this look may have gone with one that cannot be looked up.
+            # ▲ A known layout needs no time: another topic that cannot be looked up may have used up this look's.
             known = self._session.directory.known_layout(topic)
             layout = known or await self._session.directory.layout(topic, deadline)
         except DataCorrupt as damage:
@@ -170,7 +170,7 @@ class FollowedTopics:
         return isinstance(error, TopicNotFound) and looks > 0
 
     def _is_refused(self, topic: str) -> bool:
-        """▲ Whoever may make a topic must not end the consumers of all others by its name: it is told, once."""
+        """▲ A user who creates a topic must not end the consumers of all others by its name: it is logged, once."""
         if topic not in self._refused:
             try:
                 self._joined.check_topic(topic)

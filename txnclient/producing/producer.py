@@ -72,8 +72,8 @@ class Producer(Generic[V]):
         Streams and readers are given it at once, in order. Until it is acked it counts as unread.
 
         Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `NotAllowed` (a numbered producer
-        at a broker of an older release), `StoreFull`; `Timeout`: its fate is unknown; `OutcomeUnknown`: nobody can tell
-        any more whether it was stored; `TopicNotFound`: the topic was deleted (open a new producer to write to a new
+        at a broker of an older release), `StoreFull`; `Timeout`: its fate is unknown; `OutcomeUnknown`: whether it was
+        stored is no longer known; `TopicNotFound`: the topic was deleted (open a new producer to write to a new
         topic of the name); `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a
         transaction it is part of it from the call on: after a failure or a cancel the transaction can only abort.
         """
@@ -154,7 +154,7 @@ class Producer(Generic[V]):
 
     async def close(self) -> None:
         """Send gathered messages and wait, at most 5 s; messages not stored by then fail. Idempotent. Raises the first
-        unreported failure outside transactions, as `send` does; the producer is closed all the same."""
+        unreported failure outside transactions, as `send` does, after it has closed the producer."""
         await self._impl.close()
 
     async def __aenter__(self) -> Producer[V]:
@@ -167,5 +167,5 @@ class Producer(Generic[V]):
 
 
 def producer_impl(producer: Producer[V]) -> ProducerImpl[V]:
-    """What the other parts of the client use of it."""
+    """The implementation, for the other parts of the client."""
     return producer._impl

@@ -373,8 +373,8 @@ class ProducerImpl(Generic[V]):
         """`noticed`: the caller has called `_check_usable` in this turn of the loop."""
         channel = self._channels.of(message.key, txn, noticed=noticed)
         while not channel.fits(txn, size, deliver_at_ms):
-            # ▲ Without a key the turn goes to the next segment, whose open batch may have another time, too: its
-            # messages would come with this one, or this one with them.
+            # ▲ Without a key the next segment takes the message, and its open batch may also have another delivery
+            # time: without the loop the batch and this message would be delivered at the same time.
             channel.flush(txn)
             channel = self._channels.of(message.key, txn)
         self._buffer.take(size)

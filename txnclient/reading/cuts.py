@@ -36,7 +36,7 @@ async def take_cut(session: Session, topics: Sequence[str], at_least: int, deadl
         )
         snapshot = await taking_turns(read_in_steps(reply.take_snapshot_ok.snapshot_json))
         if snapshot.revision < at_least:  # from an older controller, which ignores `at_least`
-            raise Timeout(f"the snapshot is of revision {snapshot.revision}, and at_least asks for {at_least}")
+            raise Timeout(f"the snapshot belongs to revision {snapshot.revision}, and at_least asks for {at_least}")
         return snapshot
 
     of = f" at revision {at_least} or later" if at_least else ""

@@ -88,5 +88,5 @@ class Reader(Generic[V]):
 
 
 def reader_impl(reader: Reader[V]) -> ReaderImpl[V]:
-    """What the other parts of the client use of it."""
+    """The implementation, for the other parts of the client."""
     return reader._impl

@@ -66,7 +66,7 @@ class ReaderImpl(Generic[V]):
         if at_least and end is None:
             raise InvalidArgument("at_least is for readers with an end: one without sees whatever commits in the end")
         if isinstance(end, Snapshot) and end.revision < at_least:
-            raise InvalidArgument(f"the snapshot is of revision {end.revision}, and at_least asks for {at_least}")
+            raise InvalidArgument(f"the snapshot belongs to revision {end.revision}, and at_least asks for {at_least}")
         self.topics = topics_of(topics)
         self._isolation = isolation_to_wire(isolation)
         check_topic_of(start, self.topics)
@@ -359,12 +359,12 @@ class ReaderImpl(Generic[V]):
         return Positions(topics)
 
     def _next_of(self, layout: TopicLayout, segment: SegmentInfo) -> NextMessage | None:
-        """None: it begins at the earliest, or what came of it has begun."""
+        """Returns None if it begins at the earliest, or if a child of it has begun."""
         feed = self._feeds.get(segment.path)
         found = self._standing.at(segment.path, None if feed is None else feed.begun)
         if found is None and self._since.get(segment.path) == EARLIEST:
-            # ▲ By the clock of its producer the time may lie behind the first message of what came of it: unnamed, all
-            # of this one would be left out.
+            # ▲ A producer's clock may put the start time after the first message of a child. A new reader would then
+            # skip all of this segment if the positions did not name it.
             return NextMessage(BEGINNING)
         return found or named_by(self._start_of(layout, segment), segment.path)
 

@@ -82,7 +82,7 @@ class Span:
     def of_former_topic(self, topic: str, epoch: int, has_lost: Callable[[str], bool]) -> str | None:
         """A segment of the span that was of a deleted topic of this name, if the layout of `epoch` shows one.
         `has_lost`: whether a segment is gone from it for good. ▲ An older layout of the same topic has lost no segment
-        of a later one: the topic may never reach the span's epoch, so waiting is in vain."""
+        of a later one: the topic may never reach the span's epoch, so a wait might never end."""
         cuts = [cut.topics[topic] for cut in (self.start, self.end) if cut is not None and topic in cut.topics]
         return next((path for one in cuts if one.epoch > epoch for path in one.segments if has_lost(path)), None)
 

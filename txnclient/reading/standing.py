@@ -12,7 +12,7 @@ from txnwire.proto import txn_pb2 as pb
 
 
 class HandedOut:
-    """The first message of each segment that was not handed out, of those of which some was."""
+    """The first message not yet handed out, for each segment that has handed out a message."""
 
     def __init__(self) -> None:
         self._next: dict[str, NextMessage] = {}

@@ -180,20 +180,20 @@ class Bridge:
         return self.wait(run())
 
     def read(self, attribute: Callable[[], T]) -> T:
-        """As `call`, of what waits for nothing. ▲ Behind the last client it is read here, for no loop changes it any
-        more: a program looks at its transaction's result when it has closed everything."""
+        """As `call`, for a value that is there at once. ▲ After the last client has closed, the calling thread reads
+        it, since no loop changes it then: a program may ask for a transaction's result after it has closed all."""
         if self._stopped or threading.current_thread() is self._thread:
             return attribute()
         return self.call(attribute)
 
     def close(self, thing: Closable) -> None:
-        """Close what was opened in a client. What the last client has closed is closed: this may be repeated."""
+        """Close an object that a client has opened. No-op if the last client has closed, which closes everything."""
         if not self._stopped:
             self.wait(thing.close())
 
     def behind(self, error: BaseException, work: Coroutine[Any, Any, object]) -> None:
-        """As `wait`, of what follows from `error`, which the caller raises. ▲ Behind the last client, and in a forked
-        child, nothing can be done any more: that must not hide it."""
+        """As `wait`, for work that follows from `error`, which the caller raises. ▲ After the last client has closed,
+        and in a forked child, the work fails: that failure must not hide `error`."""
         try:
             self.wait(work)
         except TxnError as failure:
@@ -408,8 +408,8 @@ def closed_behind(close: Callable[[], None], error: BaseException | None) -> Non
 
 
 def expect_not_abandoned(txn: TransactionImpl) -> None:
-    """Raises `InvalidTxnState` at the end of a block of which the close of its client has aborted the transaction. ▲ As
-    its commit does, which nobody can ask behind the last client."""
+    """Raises `InvalidTxnState` at the end of a block if the close of the client has aborted its transaction. ▲ A commit
+    would raise the same, but it cannot be called after the last client has closed."""
     if txn.abandoned:
         raise InvalidTxnState(
             f"transaction {txn.id} cannot commit: it is {txn.state.value}, because its client was closed"

@@ -185,8 +185,8 @@ class Consumer(Face[txnclient.consuming.consumer.Consumer[V]], Generic[V]):
     def unsubscribe(self, *, force: bool = False) -> None:
         """Close the consumer and delete the subscription on all its topics, with all that it has acked.
 
-        While other consumers are connected that is refused with `NotAllowed`, unless `force`; this consumer is closed
-        then all the same. After an error repeat it. Raises `NotAllowed`, `DataCorrupt`, `Timeout`.
+        While other consumers are connected, it closes this consumer but raises `NotAllowed`, unless `force`. After an
+        error repeat it. Raises `NotAllowed`, `DataCorrupt`, `Timeout`.
         """
         self._bridge.wait(self._inner.unsubscribe(force=force))
 

@@ -68,8 +68,8 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
         Streams and readers are given it at once, in order. Until it is acked it counts as unread.
 
         Raises `TxnConflict`, `InvalidTxnState`, `MessageTooLarge`, `ProducerFenced`, `NotAllowed` (a numbered producer
-        at a broker of an older release), `StoreFull`; `Timeout`: its fate is unknown; `OutcomeUnknown`: nobody can tell
-        any more whether it was stored; `TopicNotFound`: the topic was deleted (open a new producer to write to a new
+        at a broker of an older release), `StoreFull`; `Timeout`: its fate is unknown; `OutcomeUnknown`: whether it was
+        stored is no longer known; `TopicNotFound`: the topic was deleted (open a new producer to write to a new
         topic of the name); `ExpiredTransaction`: the client was fenced. A cancelled send may still be stored. In a
         transaction it is part of it from the call on: after a failure or a cancel the transaction can only abort.
         """
@@ -176,7 +176,7 @@ class Producer(Face[txnclient.producing.producer.Producer[V]], Generic[V]):
 
     def close(self) -> None:
         """Send gathered messages and wait, at most 5 s; messages not stored by then fail. Idempotent. Raises the first
-        unreported failure outside transactions, as `send` does; the producer is closed all the same."""
+        unreported failure outside transactions, as `send` does, after it has closed the producer."""
         self._bridge.close(self._inner)
 
     def __enter__(self) -> Producer[V]:

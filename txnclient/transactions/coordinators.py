@@ -32,7 +32,7 @@ MAX_ATTEMPT_BYTES: Final = 32
 MIN_KEEP: Final = timedelta(minutes=1)
 MAX_KEEP: Final = timedelta(days=36_525)
 MAX_TIMEOUT_S: Final = MAX_KEEP.total_seconds()
-"""What can be asked for; the service has a maximum of its own, which is far lower."""
+"""The longest timeout that a caller may ask for; the service has a maximum of its own, which is far lower."""
 
 ATTEMPT_TIMEOUT_S = 10.0
 """Timeout of one request to one coordinator; the call tries others until its own deadline."""

@@ -121,7 +121,7 @@ class Transaction:
 
 
 def transaction_impl(txn: Transaction) -> TransactionImpl:
-    """What the other parts of the client use of it."""
+    """The implementation, for the other parts of the client."""
     return txn._impl
 
 

@@ -68,7 +68,7 @@ class TransactionImpl:
         self.expires_at = expires_at
         self.link = link
         self.abandoned = False
-        """Whether the close of its client has aborted it. ▲ Whoever uses it has not, and may take it for committed."""
+        """Whether the close of its client has aborted it. ▲ Its user may take it for committed."""
         self.begun_s = session.clock.monotonic()
         """When this object was made, on the monotonic clock."""
         self._session = session
@@ -113,7 +113,7 @@ class TransactionImpl:
         if self._failure is not None:
             raise _in_vain(self._failure)
         if self.aborting:
-            raise self.withdrawn("flush")  # ▲ what was withdrawn is not stored, though nobody waits for it any more
+            raise self.withdrawn("flush")  # ▲ withdrawn sends are not stored, though no caller waits for them
 
     async def commit(
         self, *, writers: Iterable[int] | None = None, note: str | None = None, timeout: float | None = None
@@ -215,7 +215,7 @@ class TransactionImpl:
         return error if self._holder is None else await self._holder.expired_instead(error, deadline)
 
     async def reason(self, error: TxnError) -> TxnError:
-        """What to raise for the `error` of a send or ack in it: `ExpiredTransaction` if fencing has caused it."""
+        """Returns the error to raise for a send's or ack's `error`: `ExpiredTransaction` if fencing caused it."""
         return await self._reason(error, self._session.deadline())
 
     def _committed(self, result: CommitResult) -> CommitResult:
@@ -479,7 +479,7 @@ header is collected, its successor has its segments and its producers' names."""
 
 
 async def reason_of(error: TxnError, txn: TransactionImpl | None) -> TxnError:
-    """What to raise for one of `FENCED_LIKE` from a send or ack in `txn`."""
+    """Returns the error to raise for one of `FENCED_LIKE` from a send or ack in `txn`."""
     return error if txn is None else await txn.reason(error)
 
 
@@ -490,9 +490,9 @@ def check_transaction(txn: TransactionImpl, doing: str) -> None:
 
 
 def _in_vain(failure: TxnError) -> TxnError:
-    """What a flush or commit raises for a send or ack that has failed before. ▲ Never retriable, as the failure itself
-    may be: a caller that repeats the commit for as long as it says so would do it until the deadline. Work that failed
-    for another reason fails again in the next transaction: that one does not ask for it."""
+    """Returns the error of a flush or commit for a send or ack that has failed before. ▲ Never retriable, though the
+    failure itself may be: a caller that repeats the commit while the error is retriable would do so until the deadline.
+    Work that failed for another reason would fail again in the next transaction: its error asks for no repeat."""
     error = again(failure)
     if error.retriable:
         error.retriable, error.requires_abort = False, True

@@ -154,8 +154,8 @@ class HeldKey:
         return None if self.fenced is None else ExpiredTransaction(str(self.fenced))
 
     async def expired_instead(self, error: TxnError, deadline: Deadline) -> TxnError:
-        """What to raise for a transaction that its holder did not end: after fencing and collection it looks like any
-        aborted one, or like a conflict to a send or ack made before the client learns of it."""
+        """Returns the error to raise for a transaction that its holder did not end. After fencing and collection it
+        looks like any aborted one; a send or ack made before the client learns of the fencing sees a conflict."""
         if not isinstance(error, ExpiredTransaction):
             # ▲ K1: a coordinator that fences closes the connection, so the first request may fail with that.
             try:

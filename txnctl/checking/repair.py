@@ -140,7 +140,7 @@ class Repair:
         running processes are refused from here on, and starting ones are told to wait."""
         found = await self._store.get(keys.INCARNATION)
         if found is None:
-            raise InternalError("there is no /incarnation in this store: nobody has worked with it, nothing to repair")
+            raise InternalError("there is no /incarnation: no server has used this store, there is nothing to repair")
         before = records.decode(Incarnation, found.value, key=keys.INCARNATION)
         mark = self._expect_folder(before)
         self._folder_revision = mark.revision
@@ -176,7 +176,7 @@ class Repair:
 
     async def _end(self, begun: Incarnation) -> None:
         revision, _ = await self._store.get_many([keys.INCARNATION])
-        # First: a folder one step ahead is refused, one behind would not be.
+        # The mark first: servers refuse a folder that is one step ahead of etcd, but not one that is a step behind.
         self._mark.write(begun, revision, segment_floor=self._floor)
         fit = msgspec.structs.replace(begun, raft_lead=await self._store.raft_lead(), repair="")
         await self._put_identity(fit)

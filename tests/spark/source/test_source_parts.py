@@ -385,7 +385,7 @@ def test_x2_the_end_of_the_first_batch_tells_its_start(isolation: Isolation) -> 
     assert between(initial(second), everything) == (None, third)
     untold = first_batch.untold("it was split", isolation)
     assert between(untold, end) == (first, second)
-    with pytest.raises(InvalidArgument, match="where the query begins cannot be told: it was split"):
+    with pytest.raises(InvalidArgument, match="the start of the query is not known: it was split"):
         between(untold, later)
 
 

@@ -46,9 +46,9 @@ CLOSE_TIMEOUT_S = 2.0
 """How long closing a consumer waits for moves; the rest is delivered to another consumer."""
 
 _PASSING = (InvalidTxnState, NotAllowed, MessageTooLarge, TopicNotFound, SubscriptionNotFound, OutcomeUnknown)
-"""What fails one move. ▲ Also that a topic is gone: that of the dead letters is made again by the next move, and that
-of the message ends its feed, which may be one of many topics of a pattern. Also that nobody can tell what became of a
-copy, whose segment has left its topic: its transaction is aborted."""
+"""Errors that fail one move only. ▲ A deleted topic is one: the next move makes a topic of dead letters again, and a
+deleted topic of the message ends only its own feed, one of many under a pattern. The unknown outcome of a copy is one,
+too (its segment has left the topic): its transaction is aborted."""
 
 _log = logging.getLogger("txnclient")
 
@@ -251,7 +251,7 @@ class DeadLetters:
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
         finally:
             if self._task is not None:
-                # ▲ First: once its producer is closed it would go on with the next message, by one that nobody closes.
+                # ▲ First: after its producer is closed, the task would open another for the next message, never closed.
                 self._task.cancel()
                 await asyncio.wait((self._task,))
             await asyncio.gather(*(producer.close() for producer in self._producers.values()))

@@ -103,7 +103,7 @@ class Feed:
 
     @property
     def _sharing(self) -> int:
-        """What the broker has told of other consumers; 0: nothing."""
+        """The broker's last word on other consumers, see `Deliver.sharing`; 0: none."""
         return 0
 
     # ---- attaching --------------------------------------------------------------------------------------------------

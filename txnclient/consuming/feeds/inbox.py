@@ -86,7 +86,7 @@ class Inbox:
         self.epoch = 0
         """Number of rewinds."""
         self.under: Under | None = None
-        """What entries arrive under; None for readers, and until a broker has named it."""
+        """The subscription that entries arrive under; None for readers, and until a broker has named it."""
         self._window_bytes = window_bytes
         self._average_bytes: float = FIRST_AVERAGE_BYTES
         self._granted_window = self._bounded_window()
@@ -309,7 +309,7 @@ class Inbox:
         self.ack_started({position: bits})
 
     def held_up_to(self, up_to: UpTo) -> list[tuple[Position, int, int]] | None:
-        """What a cumulative ack must list one by one (position, bitmap, messages in the entry); None if its position is
+        """Entries that a cumulative ack must list one by one (position, bitmap, messages); None if its position is
         enough. ▲ A7: pieces of values that end behind it may lie below it: if acked too, they would be missing when
         the value is delivered again."""
         target = up_to.positions[-1]
@@ -406,7 +406,7 @@ class QueueInbox(Inbox):
 
     def take_back(self, *, keep: int) -> tuple[dict[Position, int], dict[Position, int]]:
         """Remove from the buffer all but the first `keep` messages; with `keep` 0 the pieces of incomplete values, too.
-        Returns bitmaps of what nobody has looked at, and the number of messages in its entries."""
+        Returns bitmaps of the removed messages, and the number of messages in their entries."""
         bits: dict[Position, int] = {}
         counts: dict[Position, int] = {}
         while self._waiting and self._buffered > keep:

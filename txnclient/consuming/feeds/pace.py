@@ -9,17 +9,18 @@ Theory of operation:
    long job counts for or against it, and few messages do not raise it.
 3. An application that asks for many messages at once (`receive_many(500)`) works on them together, as it says: the
    window is at least that.
-4. Once a `PERIOD_S`, what waits is looked at:
+4. Once a `PERIOD_S`, the feed looks at the messages that wait:
    - The application has asked for nothing: it hangs, or has a long job. All that it has not begun is given back, pieces
      of incomplete values too, and nothing is granted before it asks again.
-     ▲ If it had asked in vain before, because nothing had been granted, the next look comes later, twice as late each
-     time: who asks now and then, without waiting, would never get anything.
+     ▲ If it got nothing before, because nothing had been granted, the period doubles each time: an application that
+     asks now and then, without waiting, would otherwise never get a message.
    - A message has waited for the whole period: jobs have become long. The window falls to what is worked off in an
      eighth of a period, and what waits beyond it is given back.
 
-5. Of a segment that the application has paused nothing is kept, and nothing is granted, while it is shared.
+5. While a segment is shared and the application has paused it, nothing of it is kept or granted.
 
-What is given back was not looked at, so it comes again, to any consumer, with the same redelivery count.
+The application has not seen a message that is given back, so it comes again, to any consumer, with the same redelivery
+count.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from typing import Final
 
 PERIOD_S: Final = 1.0
 LONGEST_S: Final = 60.0
-"""Of a period, for an application that has asked in vain."""
+"""The longest period, for an application that has asked and got nothing."""
 _PART: Final = 8
 
 
 class Wait(Enum):
-    """What a look at the buffer has shown."""
+    """The result of a look at the buffer."""
 
     SHORT = "short"
     LONG = "long"
@@ -46,7 +47,7 @@ class QueuePace:
 
     def __init__(self) -> None:
         self.sharing = 0
-        """What the broker has told last, see `Deliver.sharing`."""
+        """The last value from the broker, see `Deliver.sharing`."""
         self.paused = False
         """Nothing is granted until the application asks."""
         self.halted = False
@@ -106,7 +107,7 @@ class QueuePace:
         if asks == self._asks:
             self.paused, self._window = True, 1
             if self._in_vain:
-                # ▲ Or it asks in vain again, and if all do, nobody ever gets anything.
+                # ▲ Otherwise it would get nothing again; if all consumers ask like that, none ever gets a message.
                 self.period_s = min(LONGEST_S, 2 * self.period_s)
             return Wait.UNASKED
         if asks - self._asks > self.period_s / PERIOD_S:

@@ -48,7 +48,7 @@ class QueueFeed(SubscriptionFeed):
         self._queue_inbox = inbox
         self._dead_letters = dead_letters
         self._parted: ReceivedEntry | None = None
-        """The last entry of which a part came: more of it comes without its bytes."""
+        """The last entry that came in part: its other parts come without its bytes."""
         self._looking: asyncio.TimerHandle | None = None
         super().__init__(session, receiver, segment, inbox, terms, life)
 

@@ -32,7 +32,7 @@ class FeedSource(Protocol):
 
 
 class FeedReceiver(Protocol):
-    """What a feed uses of its receiver."""
+    """The part of its receiver that a feed uses."""
 
     @property
     def serializer(self) -> Serializer[Any] | None: ...
@@ -83,8 +83,8 @@ class Receiver:
     # ---- for the feeds ----------------------------------------------------------------------------------------------
 
     def ready(self, source: FeedSource) -> None:
-        """`source` has messages in its buffer, or is no longer paused. ▲ Behind the close they are for nobody: a
-        consumer stays attached while it moves dead letters, and its application could ack none of them."""
+        """`source` has messages in its buffer, or is no longer paused. ▲ Ignored after the close: a consumer
+        stays attached while it moves dead letters, and its application could ack no further message."""
         if source.paused or self._closed:
             return
         if source not in self._ready:
@@ -174,9 +174,9 @@ class Receiver:
         return taken
 
     def _bring_forward(self, at_most: int) -> None:
-        """Let a feed that has all that is asked for pass the one whose turn it is. ▲ Every second time at most: where
-        one segment is always full, the messages of the others would wait without end. Nor are more looked at than one
-        call may take from: of thousands of topics that would cost more than the messages."""
+        """Let a feed that holds the whole number asked for pass the feed at the head of the queue. ▲ Every second time
+        at most: a segment that is always full would block the others for ever. It looks at no more feeds than one call
+        may take from: with thousands of topics the search would cost more than the messages."""
         if self._passed_over or not self._queue or self._queue[0].buffered >= at_most:
             self._passed_over = False
             return

@@ -52,8 +52,8 @@ async def subscription_lag(
 
 
 async def _of_topic(session: Session, topic: str, subscription: str, by_pattern: bool) -> dict[str, SegmentLag] | None:
-    """None: not known. A topic that a pattern has just found has no subscription before the consumer has joined there,
-    and one that is gone has none any more: ▲ to its consumer that is no error, which could end it."""
+    """None: not known. A topic that a pattern has just found has no subscription before the consumer has joined it, and
+    a deleted topic has none. ▲ Both are no error, because an error could end the consumer."""
     try:
         rows = (await _ask(session, "subscriptions.lag", topic, subscription))["segments"]
     except (SubscriptionNotFound, TopicNotFound):

@@ -20,8 +20,8 @@ from txnwire.proto import txn_pb2 as pb
 
 
 class Under(NamedTuple):
-    """What a message was received under. `seeks` changes with each seek in its segment, and when a subscription of the
-    name is created again."""
+    """The subscription that delivered a message. `seeks` changes with each seek in its segment, and when a subscription
+    of the name is created again."""
 
     subscription: str
     seeks: int
@@ -107,8 +107,8 @@ class Message(Struct, Generic[V], gc=False, eq=False):
     It pickles with its own bytes and its decoded value, or the error of its serializer, which stays behind. The
     consumer that has received it can ack it outside of transactions; in one it takes what `receive` has returned."""
 
-    # ▲ The garbage collector does not visit it (`gc=False`), which was half of what a consumer costs. So it refers to
-    # nothing but its entry: from a value that an application has made, a cycle could lead back to it and stay for ever.
+    # ▲ The garbage collector does not visit it (`gc=False`): visits were half the cost of a consumer. So it refers only
+    # to its entry: a value that an application made could lead back to it, and such a cycle would never be freed.
     _entry: ReceivedEntry
     index: int
 
@@ -232,7 +232,7 @@ class DecodedMessage(Message[V], gc=True, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What is pickled of a message besides its decoded value: not the other messages of its entry."""
+    """The pickled form of a message, without its decoded value and without the other messages of its entry."""
 
     index: int
     data: bytes
@@ -272,7 +272,7 @@ class _CarriedBlock(Block):
 
 
 class _CarriedEntry(ReceivedEntry):
-    """An entry of which one message was pickled. Nobody holds it."""
+    """The entry of an unpickled message, with that message only. No consumer holds it."""
 
     __slots__ = ("_positions", "_stored_bytes")
 

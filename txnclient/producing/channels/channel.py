@@ -346,7 +346,7 @@ class Channel:
             await life.before_open(self.info, deadline)
         link = await session.directory.owner_link(self.segment, deadline)
         if not len(self._outbox):
-            return False  # ▲ closed or moved meanwhile: what is opened now, nobody would close
+            return False  # ▲ closed or moved meanwhile: a producer opened now would never be closed
         producer_id = session.next_id()
         command = pb.OpenProducer(
             producer_id=producer_id,

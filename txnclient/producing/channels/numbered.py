@@ -72,7 +72,7 @@ def fenced(name: str) -> ProducerFenced:
 
 
 class Outcome(asyncio.Future[MessageId]):
-    """What one send waits for; its batch knows the message's id by it."""
+    """One send waits for it; its batch finds the message's sequence id in it."""
 
     sequence_id: int
 

@@ -24,7 +24,7 @@ class RoomOnLink:
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, link: Link) -> None:
-        """Wait for this link, and for no earlier one any more; no-op if it waits for it already."""
+        """Wait for this link instead of an earlier one; no-op if it waits for this one already."""
         if self._link is not link:
             self._link = link
             link.when_drained(partial(self._drained, link))
@@ -40,8 +40,8 @@ class RoomOnLink:
             self._resume()
 
     def _look(self) -> None:
-        """▲ C6: a server that neither reads nor goes away makes no room, ever; no answer would come of what was not
-        written."""
+        """▲ C6: a server that neither reads nor goes away never makes room, and a request that is not written gets no
+        answer."""
         self._timer = None
         left_s = self._give_up()
         if left_s is not None and self._timer is None:  # what was given up may have begun another look
