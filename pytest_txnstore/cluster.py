@@ -39,7 +39,7 @@ class PytestCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a program to be tested in a process of its own: this one's, with `TXN_URL`."""
+        """The environment for a tested program in its own process: this process's, with `TXN_URL`."""
         return {**os.environ, "TXN_URL": self.url}
 
     def kill(self, name: str = "broker-1") -> None:
@@ -63,7 +63,7 @@ def can_start() -> bool:
 
 @contextmanager
 def started(folder: Path) -> Iterator[PytestCluster]:
-    """`txnctl dev` at free ports, with all it needs in `folder`, of which only the logs are kept."""
+    """Runs `txnctl dev` at free ports, with its files in `folder`; at the end it keeps only the logs."""
     log = folder / "dev.log"
     with log.open("w") as output:
         process = subprocess.Popen(

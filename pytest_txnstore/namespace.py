@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TENANT = "pytest"
 NAME_CHARACTERS = 60
 CLEAN_TIMEOUT_S = 60.0
-"""Of one deletion: the test may have killed the server that it needs."""
+"""Timeout of one deletion: the test may have killed the server that it needs."""
 
 
 @dataclass(frozen=True, slots=True)

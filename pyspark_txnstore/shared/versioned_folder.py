@@ -2,8 +2,8 @@
 
     <folder>/<prefix>000007/part-….parquet     whatever its maker wrote
                             <document>         a text that says what the version is
-             .making-<16 hex digits>/          one that is being made, or was given up
-             .lock                             held by who makes one
+             .making-<16 hex digits>/          a version that is being made, or was given up
+             .lock                             held by the process that makes a version
 
 ▲ A version is made in its own folder, synced, and renamed. So data and document appear at once, a visible version has
 every byte even after a power failure, and of two concurrent makers one gets the name. A published version never

@@ -26,7 +26,7 @@ class Written(WriterCommitMessage):
     """None: the attempt had no rows and has begun no transaction."""
     writer_id: int = 0
     content: Content = NOTHING
-    """Of all rows of the attempt, even if none was sent."""
+    """The content of all rows of the attempt, even if none was sent."""
     committed: bool = False
     """An earlier run of the batch has committed the transaction: nothing of this attempt counts."""
     run: bytes = b""

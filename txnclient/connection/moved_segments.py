@@ -41,7 +41,7 @@ class MovedSegment:
         return known is not None and known.owner_address not in ("", self._link.address)
 
     def _look(self) -> None:
-        # ▲ A listener that is taken away while all are told is told, too.
+        # ▲ A listener that is removed during a notification of all is still notified.
         if self._timer is None and not self._stopped and self.is_elsewhere:
             self._timer = self._session.loop.call_later(MOVED_S, self._due)
 

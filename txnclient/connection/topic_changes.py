@@ -157,8 +157,8 @@ async def _change(
     """Change or delete what has the name now, by requests that name its life. `command`: of a life; 0 asks for it.
     `gone`: errors that are the end if an earlier request had no answer, since it may have deleted it.
 
-    ▲ A request that is repeated, or lands late, would change or delete what was made again under the name: so the first
-    question is which one is there. Controllers of an earlier version carry the change out at that question: they answer
+    ▲ A request that is repeated, or arrives late, would change or delete a new object of the same name: so the first
+    request asks which object is there. Controllers of an earlier version make the change at that request and answer
     Ok."""
     deadline = session.deadline()
     life, unanswered = 0, False

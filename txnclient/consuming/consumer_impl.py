@@ -1,5 +1,5 @@
-"""Behind a consumer of a subscription: of a stream (in order per key, each segment with one consumer at a time) or of
-a queue (any message to any consumer)."""
+"""Implements the consumer of a subscription: of a stream (in order per key, each segment with one consumer at a time)
+or of a queue (any message to any consumer)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _log = logging.getLogger("txnclient")
 
 
 class ConsumerImpl(Generic[V]):
-    """Behind one `Consumer`, which documents the public calls."""
+    """Implements one `Consumer`, which documents the public calls."""
 
     def __init__(
         self,

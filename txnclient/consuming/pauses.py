@@ -20,16 +20,16 @@ class PausedSegments:
         self._topics = topics
         self._all = False
         self._named: dict[str, None] = {}
-        """Paths of the paused ones, or, if all are, of those that are not."""
+        """Paths of the paused segments; if all are paused, of the exceptions."""
         self._known: dict[str, None] = {}
-        """Segments that have been with the consumer, or were named: what was decided of them by name holds."""
+        """Segments that the consumer has had, or that a call has named: a decision about them by name still holds."""
 
     def pause(self, segments: Iterable[str] | None) -> None:
         """Raises `InvalidArgument` for what is no segment of the topics; nothing has changed then."""
         self._set(segments, paused=True)
 
     def resume(self, segments: Iterable[str] | None) -> None:
-        """As `pause`. ▲ Of one segment it leaves the others paused, also those that were paused by `pause()`."""
+        """As `pause`. ▲ If it resumes one segment, the others stay paused, also after `pause()` of all."""
         self._set(segments, paused=False)
 
     def is_paused(self, path: str) -> bool:

@@ -106,8 +106,8 @@ class FollowedTopics:
                 await self._join_new(new)
 
     async def _join_new(self, topics: Sequence[str]) -> None:
-        """▲ Those that cannot be joined now keep no others waiting: each part has its own time. A full store does not
-        end the consumer either: only the subscription of a new topic needs room there."""
+        """▲ Topics that cannot be joined now must not delay the others: each part has its own deadline. A full store
+        does not end the consumer either: only the subscription of a new topic needs room there."""
         for some in _in_parts(topics):
             for error in await self._join(some, self._session.deadline(LOOK_TIMEOUT_S), later=True):
                 if isinstance(error, DataCorrupt):

@@ -1,4 +1,4 @@
-"""Behind a producer: writes to the active segments of one topic under one name and incarnation."""
+"""Implements a producer: writes to the active segments of one topic under one name and incarnation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_options(
 
 
 class ProducerImpl(Generic[V]):
-    """Behind one `Producer`, which documents the public calls: gives messages to its channels, and ends with them."""
+    """Implements one `Producer`, which documents the public calls: gives messages to its channels, and closes them."""
 
     def __init__(
         self,

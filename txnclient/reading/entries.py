@@ -395,8 +395,8 @@ async def _known(session: Session, segment: str, epoch: int, deadline: Deadline)
 
 
 def _check_life(session: Session, segment: str, life: int) -> None:
-    """Of a segment that has gone, of the topic of that life. ▲ Raises `TopicNotFound` if the topic has gone, too, and
-    another one has its name: retention has not emptied the segment, and a range that was there would look empty."""
+    """Checks a segment that has gone, of the topic of that life. ▲ Raises `TopicNotFound` if another topic has the name
+    now: retention has not emptied the segment, and a range that held messages would look empty."""
     topic = topic_of_segment(segment)
     layout = session.directory.known_layout(topic)
     if layout is not None and layout.is_another(life):

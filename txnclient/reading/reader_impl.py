@@ -1,4 +1,4 @@
-"""Behind a reader: reads topics without a subscription; the caller keeps the position (DESIGN §8, "checkpoint")."""
+"""Implements a reader: reads topics without a subscription; the caller keeps the position (DESIGN §8, "checkpoint")."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EndOfStream(EOFError):
 
 
 class ReaderImpl(Generic[V]):
-    """Behind one `Reader`, which documents the public calls: reads each segment to its end, parents first."""
+    """Implements one `Reader`, which documents the public calls: reads each segment to its end, parents first."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ReaderImpl(Generic[V]):
         self._feeds: dict[str, ReaderFeed] = {}
         """Segments being read; each leaves it once it is handed out to its end."""
         self._ending: dict[str, None] = {}
-        """Those of `_feeds` that may be at their end."""
+        """The members of `_feeds` that may be at their end."""
         self._ended: dict[str, None] = {}
         """Paths of finished segments. ▲ Handed out, not only received: only then may their children begin."""
         self._standing = HandedOut()
@@ -190,8 +190,8 @@ class ReaderImpl(Generic[V]):
         self._receiver.wake()
 
     def _check_topics(self) -> None:
-        """▲ Fail where a topic is gone: what was still to begin of it would look read, or the next topic of the name
-        would follow. Not where all of it up to the end was handed out: that is read, whatever becomes of it."""
+        """▲ Fail if a topic is gone: its segments that have not begun would look read, or the reader would go on in the
+        next topic of the name. Not if everything up to the end was handed out: then the topic is read."""
         for topic in self.topics:
             layout = self._session.directory.known_layout(topic)
             if layout is None or layout.is_another(self._lives.get(topic, 0)):
@@ -343,7 +343,7 @@ class ReaderImpl(Generic[V]):
         """See `Reader.positions`."""
         self._session.expect_here()
         if self._span is not None:
-            # ▲ It goes past transactions that are open at the snapshot: from behind them they would be missed.
+            # ▲ It goes past transactions that are open at the snapshot: a reader that starts behind them misses them.
             raise InvalidArgument("a reader of a snapshot goes on from its snapshot: start=reader.snapshot")
         if self._at_close is not None:
             return self._at_close
@@ -352,8 +352,8 @@ class ReaderImpl(Generic[V]):
             found = {segment.path: self._next_of(layout, segment) for segment in layout.segments.values()}
             named = {path: at for path, at in found.items() if at is not None}
             if not named and None not in self._since.values():
-                # ▲ Nothing has come yet: positions that name no segment are refused as a start. Where an owner does not
-                # tell where the start by time lies, the beginning would be another place.
+                # ▲ Nothing has come yet: a start refuses positions that name no segment. Not if an owner does not tell
+                # the place of the start by time: the beginning would be another place.
                 named = dict.fromkeys(found, NextMessage(BEGINNING))
             topics[layout.topic] = TopicPositions(layout.life, layout.epoch, named)
         return Positions(topics)
@@ -395,7 +395,7 @@ class ReaderImpl(Generic[V]):
             await self._receiver.wait(0)
         if self._receiver.failed:
             while self._receiver.take(1000):
-                continue  # what is left is of no use: the caller goes elsewhere
+                continue  # the caller goes elsewhere and does not need the rest
             await self._receiver.wait(0)
 
     # ---- receiving --------------------------------------------------------------------------------------------------

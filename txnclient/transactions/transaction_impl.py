@@ -44,7 +44,7 @@ _log = logging.getLogger("txnclient")
 
 
 class TransactionImpl:
-    """Behind one `Transaction`, which documents the public calls: counts what is under way in it, and ends it."""
+    """Implements one `Transaction`, which documents the public calls: counts what is under way in it, and ends it."""
 
     def __init__(
         self,
@@ -424,7 +424,7 @@ class TransactionImpl:
             raise InvalidTxnState(f"cannot {doing} in transaction {self.id}: it is {self._state.value}")
 
     def check_goes_on(self, doing: str) -> None:
-        """As `check_open`, for the rest of an operation begun while it was open: ▲ C2: a commit waits for that."""
+        """As `check_open`, for the rest of an operation that began while it was open. ▲ C2: a commit waits for it."""
         if self._state is not _OPEN and self._state is not TransactionState.COMMITTING:
             raise self.withdrawn(doing)
 

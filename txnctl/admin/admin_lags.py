@@ -1,4 +1,4 @@
-"""How far subscriptions are behind, of what the owners of the segments told. Pure."""
+"""Computes how far subscriptions are behind, from the answers of the segments' owners. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 LAG_FIELDS = ("lag_messages", "lag_seconds")
 
 Answers = Mapping[str, Mapping[str, Any]]
-"""Of each segment, by path: the owner's answer to `subscription.lag`, or `{"error": …}`."""
+"""For each segment, by path: the owner's answer to `subscription.lag`, or `{"error": …}`."""
 
 
 def segment_lag(answer: Mapping[str, Any], subscription: str, now_ms: int) -> dict[str, Any]:

@@ -113,8 +113,8 @@ class RoleCalls:
         return await caller.call(command, timeout_s=CALL_TIMEOUT_S)
 
     async def _opened(self, address: str) -> Caller:
-        """▲ One attempt for each address, which all share who wait for it: with one after the other, a broker that
-        cannot be reached and owns many segments would keep the questions to all others waiting for minutes."""
+        """▲ All callers that wait for an address share one attempt: with one attempt after the other, an unreachable
+        broker that owns many segments would delay the questions to all other brokers for minutes."""
         opening = self._opening.get(address)
         if opening is None:
             opening = self._opening[address] = errand(self._open(address), name="connecting", of=address)

@@ -148,8 +148,8 @@ class BackupFolder:
         return len(unused)
 
     def drop_leftovers(self) -> None:
-        """Delete what a kill has left half written, and copies of etcd without a manifest, which nobody can use: runs
-        that fail one after the other, for want of room say, would fill the disk with them."""
+        """Delete files that a kill has left half written, and copies of etcd without a manifest, which are useless:
+        repeated runs that fail, because the disk is full for example, would fill it with them."""
         for path in self.objects.rglob("*.tmp-*"):
             if path.is_file():  # a topic may be called so
                 path.unlink()

@@ -26,7 +26,7 @@ class Stopped(Exception):
 
 
 async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda: None) -> T:
-    """Like `asyncio.to_thread`, but who is cancelled asks the thread by `stop` to end, and waits for that.
+    """Like `asyncio.to_thread`, but a cancelled caller asks the thread by `stop` to end, and waits for that.
 
     ▲ A thread that goes on writes beside the next command, which has the folder's lock by then."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
@@ -35,7 +35,7 @@ async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda:
     except asyncio.CancelledError:
         stop()
         while not running.done():
-            with suppress(asyncio.CancelledError):  # again: it waits all the same
+            with suppress(asyncio.CancelledError):  # cancelled again: it still waits
                 await asyncio.wait([running])
         raise
 

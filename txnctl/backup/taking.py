@@ -66,8 +66,8 @@ async def take_backup(
         await asyncio.to_thread(folder.claim, identity.id, identity.former)
         with folder.locked():
             if keep is not None:
-                # First: it may be what makes room for this one. ▲ A damaged manifest is told once this one is whole: no
-                # other backup would be taken until somebody looks.
+                # First: it may make the room for this backup. ▲ A damaged manifest is reported after this backup is
+                # whole: otherwise no backup would be taken until an operator looks.
                 with suppress(DataCorrupt):
                     await in_thread(lambda: _keep_newest(folder, keep))
             taking = _Taking(store, settings, data_dir, folder, on_progress)
@@ -120,11 +120,11 @@ class _Taking:
         self._folder = folder
         self._on_progress = on_progress
         self._known: dict[str, CopiedFile] = {}
-        """What is there already, by path: of the newest backup, and of runs that were cut off."""
+        """Files that are copied already, by path: by the newest backup, and by interrupted runs."""
         self._verified: set[CopiedFile] = set()
         self._damaged: list[str] = []
         self._told: list[str] = []
-        """What the newest backup has told as damaged in the data folder."""
+        """Damage in the data folder that the newest backup has reported."""
 
     async def run(self, identity: Incarnation, mark: Mark) -> TakenBackup:
         now = datetime.now(UTC)
@@ -167,7 +167,7 @@ class _Taking:
         return left
 
     async def _copy_etcd(self, name: str) -> EtcdCopy:
-        """▲ Of at least the revision that is read first."""
+        """▲ The copy must have at least the revision that is read first."""
         revision, _ = await self._store.get_many([keys.INCARNATION])
         path, size, digest = self._folder.etcd_path(name), 0, hashlib.sha256()
         temporary = path.with_name(f"{path.name}.tmp")
@@ -206,9 +206,9 @@ class _Taking:
         return files, written
 
     def _copy_segment(self, name: str, folder: Path, progress: CopyProgress) -> list[tuple[CopiedFile, bool]]:
-        """Each file, and whether it was copied now. ▲ Without the ledgers up to the newest one that retention or a
-        deletion has taken meanwhile: with a gap in them, transactions of what is missing would be shown by half, or
-        aborted where they are whole. What is missing at the beginning counts as trimmed."""
+        """Each file, and whether it was copied now. ▲ If retention or a deletion takes ledgers meanwhile, it leaves out
+        all up to the newest of them. With a gap, transactions in a missing ledger would be shown by half, or aborted
+        though they are whole; ledgers missing at the beginning count as trimmed."""
         listed = list(ledgers_of(self._root, folder))
         copied = {}
         for ledger in listed:

@@ -2,7 +2,7 @@
 
 A JSON object a line. `txn`; `because`: `open at the backup`, `begun after the backup`, or `lost a part` (`why` says
 more); `was_committed`: true if it is known to have been committed, null if nothing tells; what its header told, if etcd
-had it: `owner`, `name`, `begun`, `committed`; `messages` of what its segments still hold: segment → number.
+had it: `owner`, `name`, `begun`, `committed`; `messages` that its segments still hold: segment → number.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class DroppedList:
         return txn_id in self._all
 
     def left(self, txn_id: TxnId, segment: str, messages: int) -> None:
-        """So many messages of it are in that segment, and nobody reads them."""
+        """Notes that so many of its messages stay in that segment, and that no reader gets them."""
         there = self._all[txn_id].messages
         there[segment] = there.get(segment, 0) + messages
 

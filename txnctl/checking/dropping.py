@@ -4,8 +4,8 @@
 interrupted anywhere: headers say that a transaction was dropped, then each segment drops the rest of it, then the lists
 are shortened. A repeated repair finds the headers and goes on.
 
-▲ What an open ledger had is told by the segment's watermark and aborted records alone. They are shortened last, before
-the list: a repetition that found them short would take everything else for whole.
+▲ Only the segment's watermark and aborted records tell what an open ledger held. They are shortened last, before the
+list: a repeated repair that found them short would take all the rest for complete.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHOWN: Final = 20
 
 
 class Repairing(Protocol):
-    """What dropping uses of the repair. Every write compares that no other repair has begun."""
+    """The part of the repair that dropping uses. Every write checks that no other repair has begun."""
 
     def find(self, rule: str, text: str) -> None: ...
     @property

@@ -98,8 +98,8 @@ def _is_of_dev(folder: Path) -> bool:
 
 
 async def what_is_missing(store: MetadataStore, ledgers: LedgerStore, on_progress: Callable[[str], None]) -> str | None:
-    """What of a folder is older than etcd, in words, or None. ▲ Ledgers trimmed or deleted meanwhile are not missing: a
-    repair for that would stop a working cluster and abort all its open transactions."""
+    """Says in words which parts of a folder are older than etcd, or None. ▲ Ledgers trimmed or deleted meanwhile are
+    not missing: a repair for that would stop a working cluster and abort all its open transactions."""
     picture, now = await take_picture(store), Now(store)
     found = [one async for one in missing_entries(picture, ledgers, on_progress, closed=True)]
     short = [one for one in found if await now.is_kept(one.segment, one.ledger_id)]

@@ -83,8 +83,8 @@ async def broken_ledgers(
 async def missing_entries(
     picture: Picture, ledgers: LedgerStore, on_progress: Callable[[str], None], *, closed: bool
 ) -> AsyncIterator[Shortfall]:
-    """What the files lack of the entries that etcd knows, in open ledgers, and with `closed` in all ledgers. Only
-    reads; a damaged ledger is another finding."""
+    """Finds entries that etcd knows and the files lack, in open ledgers, and with `closed` in all ledgers. Only reads;
+    a damaged ledger is another finding."""
     going = picture.going()
     for segment, record in picture.ledgers.items():
         on_disk: dict[int, OnDisk] = {}

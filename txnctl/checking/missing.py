@@ -7,7 +7,7 @@ A folder that is older than etcd, or has lost files, lacks acknowledged entries.
 - *Transactions that lost a part, or may have*, as far as etcd still has their headers: those that were decided after
   the folder's mark was written last, and those with more operations in a damaged segment than it has entries of them.
   They are aborted everywhere, so that no reader gets the other parts.
-- *What cannot be known*: where transactions had written whose headers were collected.
+- *What cannot be known*: where a transaction had written if its header was collected.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ PutRecord = Callable[[bytes, msgspec.Struct], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What may have been given out: coordinator ids below `tcids`, the ids of `segments`, `steps` times what one repair
-    raises. `generation`: of the repair."""
+    """Ids that may have been given out: coordinator ids below `tcids`, the ids of `segments`, and `steps` times the
+    amount that one repair raises. `generation`: of the repair."""
 
     tcids: int
     segments: Sequence[str]

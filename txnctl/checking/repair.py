@@ -128,7 +128,7 @@ class Repair:
         return self._findings
 
     def find(self, rule: str, text: str) -> None:
-        """▲ Runs also after a half-done repair, whose report is lost."""
+        """▲ Runs also after a half-done repair, because that one's report is lost."""
         self._findings.append((rule, text))
         with self._report.open("a") as report:
             report.write(f"{rule}: {text}\n")

@@ -85,8 +85,8 @@ class RewoundJudge:
 
 
 class OnDisk(NamedTuple):
-    """What a fenced ledger file holds. `counted`: the count of an earlier owner that fenced it, if higher. `damaged`:
-    the content is unknown, so it stays open in its list, and its segment is not served."""
+    """The content of a fenced ledger file. `counted`: the count of an earlier owner that fenced it, if higher.
+    `damaged`: the content is unknown, so it stays open in its list, and its segment is not served."""
 
     entries: int
     bytes: int

@@ -158,7 +158,7 @@ def _name_of(consumer: str | None) -> str | None:
 
 
 def _lag_cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not known is no dash: that would read as none."""
+    """Shows an unknown value as "?": a dash would read as none."""
     return {name: "?" if row.get(name) is None else row[name] for name in LAG}
 
 

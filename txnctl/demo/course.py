@@ -49,7 +49,7 @@ class CourseReport:
 
 
 class Judged(Protocol):
-    """What a judge prints. `differences`: what is wrong, in words; empty is the only good verdict."""
+    """The verdict that a judge prints. `differences`: the errors, in words; empty is the only good verdict."""
 
     differences: list[str]
 

@@ -17,7 +17,7 @@ from txnctl.demo.journal import ABORTED, BEGUN, COMMITTED, INTENT, JournalLine
 @dataclass(slots=True)
 class _Life:
     """Times on the machine's monotonic clock; `written`: every write had been acknowledged. A transaction with unknown
-    begin counts as holding nobody back, so that its part of a lag counts as the system's."""
+    begin counts as holding no reader back, so that its part of a lag counts as the system's."""
 
     begun: float = math.inf
     written: float = math.inf

@@ -12,7 +12,8 @@ NAMESPACES_SHOWN = 20
 
 
 def _fullest(of: SweeperStatistics) -> Sequence[NamesOfNamespace]:
-    """▲ By their own bounds: an alert looks at them, and one with few names may be granted fewer."""
+    """▲ Sorted by the part of its own bound that each uses: an alert looks at it, and a namespace with few names may
+    have a low bound."""
     return sorted(of.names, key=lambda one: (-one.count / one.most, one.namespace))[:NAMESPACES_SHOWN]
 
 

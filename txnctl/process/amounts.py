@@ -46,13 +46,13 @@ def size_of(text: str) -> int:
 
 
 def seconds_of(text: str) -> float:
-    """Of a plain number: seconds. Raises `InvalidArgument`."""
+    """A plain number means seconds. Raises `InvalidArgument`."""
     number = _plain(text)
     return number if number is not None else _milliseconds(text) / 1000
 
 
 def milliseconds_of(text: str) -> int:
-    """Of a plain number: milliseconds. Raises `InvalidArgument`."""
+    """A plain number means milliseconds. Raises `InvalidArgument`."""
     number = _plain(text)
     return round(number if number is not None else _milliseconds(text))
 

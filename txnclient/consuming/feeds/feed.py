@@ -361,8 +361,8 @@ class SubscriptionFeed(Feed):
     def _retries(self, error: TxnError) -> bool:
         # Assignments and layouts arrive by different ways: a drained, pruned segment soon leaves the assignment too. A
         # deleted topic has no layout.
-        # ▲ Unless it is an earlier topic of the name, whose deletion this client hears of after it has joined the
-        # subscription of the next one: a consumer that gave up would never get that one's messages.
+        # ▲ Unless the error is about an earlier topic of the name: this client may hear of its deletion after it has
+        # joined the next topic's subscription, and a consumer that gave up would never get the next topic's messages.
         directory, topic = self._session.directory, topic_of_segment(self.segment)
         heard_late = 0 < directory.absent_through(topic) < self._life()
         return isinstance(error, TopicNotFound) and (directory.known_layout(topic) is not None or heard_late)

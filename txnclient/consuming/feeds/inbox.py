@@ -456,8 +456,8 @@ class QueueInbox(Inbox):
         self._end_holds()
 
     def current(self, entry: ReceivedEntry) -> int:
-        """Those that are held. ▲ At most one ack of all copies of a message succeeds, so a transaction that has
-        processed two copies cannot commit."""
+        """The messages of `entry` that are held, as a bitmap. ▲ At most one ack of all copies of a message succeeds, so
+        a transaction that has processed two copies cannot commit."""
         return self._copies.get(entry.position, {}).get(entry, 0)
 
     @property

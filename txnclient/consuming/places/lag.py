@@ -26,8 +26,9 @@ class SegmentLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Of a whole subscription: all its messages that are not acked, and the age in seconds of the oldest; None if that
-    is not known of one of `segments`, which has each segment's own, by path, or of a topic that a pattern has found."""
+    """The lag of a whole subscription: all its messages that are not acked, and the age in seconds of the oldest.
+    `segments` has the lag of each segment, by path. None: it is not known for a segment, or for a topic that a pattern
+    has found."""
 
     messages: int | None
     seconds: float | None

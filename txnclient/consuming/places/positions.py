@@ -116,7 +116,7 @@ async def layout_with(session: Session, topic: str, positions: Positions, deadli
             return layout
         await session.directory.wait_change(deadline.remaining())
         if deadline.passed:
-            raise deadline.expired(f"waiting for layout {found.epoch} of {topic}, of which the positions are")
+            raise deadline.expired(f"waiting for layout {found.epoch} of {topic}, which the positions belong to")
 
 
 def _check_life(found: TopicPositions, layout: TopicLayout) -> None:

@@ -57,7 +57,7 @@ class _Runs:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         self._messages: list[int] = []
-        """Of the entry of `up_to`."""
+        """For each run, the number of messages in the entry of `up_to`."""
         self._further: dict[int, UpTo] = {}
         """`up_to` by place, unless it is the last message of the run, of an entry with one position."""
 

@@ -213,7 +213,7 @@ class Message(Struct, Generic[V], gc=False, eq=False):
 
 
 _UNDECODED: Any = object()
-"""The value of a message that nobody has read."""
+"""Stands for the value of a message before its first read."""
 
 
 class DecodedMessage(Message[V], gc=True, eq=False):
@@ -305,7 +305,7 @@ class _CarriedEntry(ReceivedEntry):
 
 
 class _Undecodable:
-    """The serializer of a message whose own has failed, as it was pickled."""
+    """The serializer of an unpickled message that its own serializer could not decode."""
 
     def __init__(self, error: UndecodableMessage) -> None:
         self._error = error
@@ -330,4 +330,4 @@ def _with_error(one: _Carried, error: UndecodableMessage) -> Message[Any]:
 
 
 _decoded: Serializer[Any] = _Undecodable(UndecodableMessage("this message carries its decoded value"))
-"""Of a message that carries its value: never asked."""
+"""The serializer of a message that carries its value: never called."""

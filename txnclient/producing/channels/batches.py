@@ -14,7 +14,7 @@ from txnwire.ids import MessageId, Position
 from txnwire.numbers import Numbers
 
 Stored = asyncio.Future[MessageId]
-"""Of one message: done once it is stored, with its id."""
+"""The result of one message: its id, once it is stored."""
 
 
 class Batch:

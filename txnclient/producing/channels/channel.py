@@ -71,7 +71,7 @@ class ChannelOwner(Protocol):
     compression_level: int
     batch_bytes: int
     life: NumberedLife | None
-    """Of a numbered producer."""
+    """Set for a numbered producer."""
 
     def take_sequence_ids(self, count: int) -> int: ...
     def new_batch(self, txn: TransactionImpl | None) -> GatheringBatch: ...

@@ -52,7 +52,7 @@ TRIES: Final = 5
 """Epochs that an opening tries while others of the name are being opened."""
 
 STORED_BEFORE: Final = MessageId("", Position(0, -1), 0)
-"""Of a message that was stored by an earlier send: where is not known."""
+"""The id of a message that an earlier send has stored: its place is not known."""
 
 
 def check_source(name: str | None, sequence_id: object) -> None:
@@ -78,7 +78,7 @@ class Outcome(asyncio.Future[MessageId]):
 
 
 class _Unending(Deadline):
-    """Of an entry that is sent until it is stored. Each attempt has the client's timeout."""
+    """The deadline of an entry that is sent until it is stored. Each attempt has the client's timeout."""
 
     __slots__ = ()
 
@@ -91,7 +91,7 @@ class _Unending(Deadline):
 
 
 class NumberedLife:
-    """Of one producer. `ids`: what is known of the ids."""
+    """The life of one producer. `ids`: the known state of its ids."""
 
     def __init__(self, session: Session, layout: TopicLayout, name: str, done: int) -> None:
         self.name = validate_name(name, part="producer name")
@@ -127,7 +127,7 @@ class NumberedLife:
         of all ▲, because each may have heard of another one."""
         begun_s = self._session.clock.monotonic()
         sealed: dict[str, bool] = {}
-        """Of the segments that have answered."""
+        """By path of the segments that have answered."""
         highest, refused = 0, False
         while True:
             layout = self._layout()
@@ -294,7 +294,7 @@ class NumberedBatch(GatheringBatch):
 
 
 def _ancestors(layout: TopicLayout, segment: SegmentInfo) -> list[SegmentInfo]:
-    """Those that are still in the layout, the oldest first."""
+    """The ancestors that are still in the layout, the oldest first."""
     found: dict[int, SegmentInfo] = {}
     frontier = list(segment.parents)
     while frontier:

@@ -40,11 +40,11 @@ class SourceIds:
         self._below = done + 1
         """Every id below it was stored before this life."""
         self._before: dict[int, None] = {}
-        """The others that were."""
+        """The other ids that were stored before this life."""
         self._given: deque[int] = deque()
         """In order: from the lowest one that is not stored on."""
         self._unstored: dict[int, int] = {}
-        """Those of them that are not stored, and where they are."""
+        """The given ids that are not stored, and where they are."""
         self._not_placed = 0
         """How many of these wait or are owed."""
         self._remembered: OrderedDict[int, None] = OrderedDict()
@@ -72,11 +72,11 @@ class SourceIds:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be placed. ▲ Those that wait do not count: they would wait for each other."""
+        """Whether one more id may be placed. ▲ Ids that wait do not count: they would wait for each other."""
         return len(self._given) - self._not_placed < MOST_AHEAD
 
     def standing(self, sequence_id: int) -> Standing:
-        """Raises `InvalidArgument` for what is no id, or one that this life has passed over."""
+        """Raises `InvalidArgument` for a value that is no id, and for an id that this life has passed over."""
         if type(sequence_id) is not int or not 0 <= sequence_id <= LARGEST_ID:
             raise InvalidArgument(f"sequence_id {sequence_id!r}: expected a whole number from 0 to {LARGEST_ID}")
         place = self._unstored.get(sequence_id)

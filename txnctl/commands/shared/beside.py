@@ -29,7 +29,7 @@ async def settings_beside(config: Path | None, **flags: Any) -> ServerSettings:
         async with asking(url) as server:
             told = await server.ask("process.describe")
     except TxnError:
-        return settings  # nobody is there: the default is as good as anything
+        return settings  # no server answers: the default will do
     found = {name: told[name] for name in ("etcd", "etcd_prefix") if told.get(name)}
     if found:
         print(f"etcd {found['etcd']}, as server {told['id']} at {url} has it", file=sys.stderr)

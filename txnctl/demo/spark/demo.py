@@ -31,7 +31,7 @@ class SparkDemoSettings(CourseSettings):
 
 
 class FlightIncrement(msgspec.Struct):
-    """What a message in the topic of statistics counts of the flights."""
+    """A message in the topic of statistics: the number of flights that it counts."""
 
     flights: int
 
