@@ -66,7 +66,7 @@ class Checkpoint:
 
 
 class Restart(NamedTuple):
-    """What Spark does when the query restarts: `batch` is the next one; `again`: it has been planned already.
+    """How the query restarts: `batch` is the next batch; `again`: Spark has planned it already.
     `obstacle`: why the query will not start."""
 
     batch: int
@@ -75,7 +75,7 @@ class Restart(NamedTuple):
 
 
 class BatchStretch(NamedTuple):
-    """What a batch adds of one segment: (`begin`, `end`]. `begin` None: from the segment's beginning."""
+    """The part of one segment that a batch adds: (`begin`, `end`]. `begin` None: from the segment's beginning."""
 
     source: str
     topic: str

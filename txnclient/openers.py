@@ -128,7 +128,7 @@ class Openers:
 
         async def open_producer() -> Producer[Any]:
             await self._expect_open()
-            # ▲ All arguments before anything is done: a numbered producer takes its name from the one that has it.
+            # ▲ Checks all arguments first: a numbered producer takes its name from the producer that has it.
             check_options(linger_ms, batch_bytes, compression, compression_level, buffer_bytes)
             chosen = serializer_of(serializer)
             if sequence_id is not None:

@@ -43,7 +43,7 @@ class ServiceAddress(NamedTuple):
 
 
 def stored_entries(spark: SparkSession, service: ServiceAddress, cut: Snapshot) -> DataFrame:
-    """What is kept of each segment up to its end in the snapshot, READ_UNCOMMITTED: `judgement.STORED`."""
+    """Reads the entries kept of each segment, up to its end in the snapshot, READ_UNCOMMITTED: `judgement.STORED`."""
     ends = [(path, str(bounds.end)) for path, bounds in cut.segments.items() if bounds.end > EARLIEST]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,10 +102,10 @@ def first_kept(service: ServiceAddress, cut: Snapshot) -> dict[str, Position]:
 
 
 def known_transactions(transactions: DataFrame, service: ServiceAddress, cut: Snapshot) -> DataFrame:
-    """How each of them ended: `judgement.KNOWN`. `transactions`: `txn_id`, `named` (somebody wrote as a writer of it).
+    """How each of them ended: `judgement.KNOWN`. `transactions`: `txn_id`, `named` (a writer of it wrote).
 
-    ▲ Ask once, after the snapshot was taken: a transaction not pending in it was decided before it, so one that is open
-    now was not in it. For named transactions the writers that count are asked for, too."""
+    ▲ Ask once, after the snapshot was taken: a transaction that is not pending in it was decided before it, so a
+    transaction that is open now was not in it. For named transactions it also asks for the writers that count."""
     pending = frozenset(str(txn_id) for txn_id in cut.pending)
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,8 +150,8 @@ def _writers(describe: Callable[[str], dict[str, Any]], txn_id: str, *, asks: bo
 def told_writers(spark: SparkSession, service: ServiceAddress, cut: Snapshot, segments: Iterable[str]) -> DataFrame:
     """Tells for all writers of named transactions in these segments whether they count: `judgement.TOLD`.
 
-    ▲ Asked for collected transactions: by then each segment has noted which of their writers do not count. A writer
-    counts unless all its segments have noted that: so a segment that disagrees is found."""
+    ▲ Ask it for collected transactions: by then each segment has noted which of their writers do not count. A writer
+    counts unless all its segments have noted that it does not: this shows a segment that disagrees."""
     ends = [(path, str(cut.segments[path].end)) for path in segments]
 
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

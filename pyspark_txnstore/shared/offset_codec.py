@@ -11,7 +11,7 @@
 
 Numbers are base-128 varints, positions `ledger, entry + 1`, the end's ledger as the distance from `resolved`'s; ids of
 transactions stand in order, by coordinator, each as the distance from the one before it; writers are 8 bytes. The
-JSON's `revision`, `segments` and `pending` are for whoever looks at a checkpoint, and must agree with the cut. Equal
+JSON's `revision`, `segments` and `pending` are for a person who reads a checkpoint, and must agree with the cut. Equal
 cuts make equal offsets, character by character: Spark compares them as text. Pure.
 """
 

@@ -1,7 +1,7 @@
 """From cut to cut: what a batch reads, partition by partition (DESIGN §10). No I/O.
 
     encode_offset(cut) ◄──► decode_offset(offset)       a stream's offsets
-    settle(start, end, aborted)                         what aborted between two cuts holds nothing back any more
+    settle(start, end, aborted)                         transactions aborted between two cuts stop holding others back
     ranges(start, end)                                  what one batch reads, by segment
     split(ranges, heads, min_partitions)                the same in more parts
     pyspark_txnstore.source.limits                             a nearer end, where a batch is to be smaller
@@ -80,7 +80,7 @@ class Head(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """What one partition reads: (after, end] of a segment, named by its path."""
+    """The range that one partition reads: (after, end] of a segment, named by its path."""
 
     topic: str
     segment: str
@@ -110,8 +110,8 @@ def _by_id(path: str) -> tuple[int, str]:
 
 
 def may_have_committed(start: Snapshot | None, end: Snapshot) -> list[TxnId]:
-    """▲ What may be shown now though it stands before `start`'s ends: transactions pending then, not pending now, and
-    not known to have aborted. They are read again from `resolved` on, behind which all their entries lie."""
+    """▲ Transactions that may be shown now though their entries stand before `start`'s ends: pending then, not pending
+    now, and not known to have aborted. The batch reads again from `resolved` on: all their entries lie behind it."""
     if start is None:
         return []
     aborted = frozenset(end.aborted)

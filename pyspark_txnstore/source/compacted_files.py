@@ -88,7 +88,7 @@ def data_files(made: Path) -> list[DataFile]:
 
 @dataclass(frozen=True)
 class CompactedPart(InputPartition):
-    """What one task reads of a generation: one file."""
+    """The file of a generation that one task reads."""
 
     path: str
     rows: int

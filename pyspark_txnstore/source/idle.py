@@ -105,7 +105,7 @@ class Idle:
             self._lose(error)
 
     def _lose(self, error: TxnError) -> None:
-        """▲ Not raised: the next cut, which is repeated with patience, shows what is wrong, if anything."""
+        """▲ The error is not raised: if it lasts, the next cut, which is repeated with patience, shows it."""
         _log.debug("waiting for new data: %s: %s", type(error).__name__, error)
         self.close()
 

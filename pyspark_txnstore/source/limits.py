@@ -185,7 +185,7 @@ class Backlog:
         return [narrower for part in whole for narrower in self._narrowed(part, start, end)]
 
     def unknown_before(self, start: Snapshot, end: Snapshot) -> list[EntryRange]:
-        """What must be scanned before the start's ends; only entries pending at `start` have to be added. ▲ Heads of
+        """Ranges to scan before the start's ends; only entries pending at `start` have to be added. ▲ Heads of
         later segments stay: under a limit they would be scanned again for each batch."""
         found = []
         for part in self._missing(start, end):
@@ -197,8 +197,8 @@ class Backlog:
         return found
 
     def known_before(self, end: Snapshot, besides: Container[TxnId]) -> list[EntryRange]:
-        """Where entries before the start's ends lie that may be shown up to `end`, for transactions whose heads were
-        scanned long before: for `hide`."""
+        """Ranges before the start's ends with entries that may be shown up to `end`. They belong to transactions whose
+        heads were scanned long before: for `hide`."""
         found: list[EntryRange] = []
         for path, known in self._segments.items():
             positions = [one.position for one in _again(known, end) if one.txn.txn_id not in besides]

@@ -42,10 +42,10 @@ def _scan(cuts: Cuts, start: Snapshot, end: Snapshot, known: Backlog) -> dict[Tx
     for part in known.unknown_before(start, end):
         with closing(cuts.heads(part.segment, part.after, part.end, end.revision)) as pages:
             for page in pages:
-                # Only this may be shown of what stands before the start: the rest need not be kept until then.
+                # Of the entries before the start only these may be shown: the others need not be kept until then.
                 held = [head for head in page if head.txn_id is not None and start.is_pending(head.txn_id)]
                 known.add(part, held)
-                # ▲ Aborted ones are left out: retention may have taken what was known of them before.
+                # ▲ Aborted entries are left out: retention may have taken those that were known before.
                 found.update((head.txn_id, None) for head in held if head.txn_id is not None and not head.aborted)
         known.done(part)
     return found

@@ -14,7 +14,7 @@ _COMPACTED_FROM: Final = 4_096
 
 
 class Txn:
-    """What is known of a transaction: its entries that may be shown, and their stored bytes.
+    """The known part of a transaction: its entries that may be shown, and their stored bytes.
 
     `is_shown`: some of it has been shown, in topics that were read before others. ▲ It is never made pending again: the
     shown part would be repeated. So each remaining entry is shown on its own, unless the transaction `has_pieces` of

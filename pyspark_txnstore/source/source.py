@@ -34,7 +34,7 @@ STEPS_PER_PARTITION: Final = 32
 
 
 class EntryPartition(InputPartition):
-    """What one task reads, as text sent to it. `start`, `end`: the parts of the cuts that concern the segment;
+    """The part that one task reads, as text sent to it. `start`, `end`: the parts of the cuts that concern the segment;
     `start_txns`, `end_txns`: shared by the tasks of a batch, and large if many transactions are open.
     """
 

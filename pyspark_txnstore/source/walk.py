@@ -47,7 +47,7 @@ _NOTHING: Final = ShownSoFar(0, 0, 0)
 
 
 class WalkLimits:
-    """What is left of the limits; None: no limit."""
+    """The unused rest of the limits; None: no limit."""
 
     def __init__(self, max_bytes: int | None, max_entries: int | None, max_rows: int | None = None) -> None:
         self._left = [max_bytes, max_entries, max_rows]
@@ -191,11 +191,11 @@ class Walk:
     # ---- the walk, where not all is known ---------------------------------------------------------------------------
 
     def so_far(self, within: WalkLimits) -> Snapshot | list[str] | None:
-        """Like `end`, for what is known so far; or the segments of which more must be known; or None: everything.
+        """Like `end`, from the heads known so far; or the segments whose further heads it needs; or None: all of them.
 
-        ▲ Stops before the first entry of a transaction that may be shown: whether it is whole is known only with all
-        heads. For the same reason it needs a start of which no pending transaction has been decided, and that has all
-        topics: where the kept part of another topic begins is known only after its scan."""
+        ▲ Stops before the first entry of a transaction that may be shown: only all heads tell whether it is whole. For
+        the same reason none of the start's pending transactions may be decided, and the start must have all topics:
+        only a scan tells where the kept part of another topic begins."""
         if self._start is None or self._target.topics.keys() - self._start.topics.keys():
             return None
         if not self._hidden.issuperset(self._start.pending):
@@ -284,8 +284,8 @@ class Walk:
     def _bounds(self, segment: _Segment, met: int, partial: Mapping[TxnId, None]) -> SegmentBounds:
         target = self._target.segments[segment.path]
         end = target.end if segment.is_known and met == len(segment.fresh) else self._end(segment, met)
-        # ▲ No transaction pending at the start, decided by the target or not, has an entry at or below what is known;
-        # nor has anything else that is pending now: before the start's ends it would have been pending there.
+        # ▲ No transaction pending at the start, decided by the target or not, has an entry at or below the known part.
+        # Nor has any other that is pending now: with an entry before the start's ends it would have been pending there.
         resolved = max(min(target.resolved, end), min(known_from(self._start, segment.path), end))
         first = self._first_of(segment, met, partial)
         if first is not None:
@@ -300,7 +300,7 @@ class Walk:
             return bounds.end
         if self._start is not None and str(segment.name.topic) in self._start.topics:
             return EARLIEST  # ▲ a newer segment: what is trimmed of it is lost, and must be detected
-        # What is trimmed already is not read, and its absence later must not be taken for a loss.
+        # Messages trimmed already are not read, and their absence later must not be taken for a loss.
         return before(segment.heads.position(segment.fresh[0]))
 
     def _first_of(self, segment: _Segment, met: int, partial: Mapping[TxnId, None]) -> Position | None:

@@ -20,7 +20,7 @@ async def call(session: Session, command: pb.Command, what: str, *, role: str | 
     tries = itertools.count()
 
     async def attempt() -> pb.Command:
-        # ▲ Counted before it connects: one that cannot be reached would be the only one asked.
+        # ▲ The try counts before it connects: otherwise every try would ask the same unreachable server.
         link = await _any_link(session, role, next(tries), deadline)
         return await link.call(command, timeout_s=min(CALL_TIMEOUT_S, deadline.remaining()))
 

@@ -130,7 +130,7 @@ class Session:
             self._shared.commit_revision = revision
 
     def told(self, revision: int) -> None:
-        """Note a revision. ▲ Only one that the metadata store has reached: readers wait for it."""
+        """Note a revision. ▲ The metadata store must have reached it, because readers wait for it."""
         if revision > self._shared.told_revision:
             self._shared.told_revision = revision
 

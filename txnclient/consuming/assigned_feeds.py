@@ -276,8 +276,8 @@ class AssignedFeeds:
 
 
 def check_delay(delay_s: object, what: str) -> None:
-    """Raises `InvalidArgument`. ▲ Before any message is given back: one that brokers refuse would belong to no
-    consumer."""
+    """Raises `InvalidArgument`. ▲ Call it before any message is given back: a message that brokers refuse would belong
+    to no consumer."""
     if not isinstance(delay_s, int | float) or not 0 <= delay_s <= MAX_DELAY_MS / 1000:
         raise InvalidArgument(f"{what} is a number of seconds, 0 to {MAX_DELAY_MS // 1000}, not {delay_s!r}")
 

@@ -39,8 +39,8 @@ class PausedSegments:
         """A segment comes to the consumer: one that is new takes after its parents, paused if any of them is, and they
         after theirs, which need not have been here.
 
-        ▲ Not before the layout has it: the assignment may come first, and what it came of would not be known. Call it
-        again when the layout is there: a segment is not attached earlier."""
+        ▲ No-op before the layout has the segment: the assignment may come first, and the parents would not be known.
+        Call it again when the layout is there: a segment is not attached earlier."""
         segment = None if layout is None else layout.segment_by_path(path)
         if layout is None or segment is None:
             return

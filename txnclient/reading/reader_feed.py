@@ -90,8 +90,8 @@ class ReaderFeed(Feed):
         self.told_end = False
 
     def _on_nothing(self, through: Position) -> None:
-        # ▲ Messages before any snapshot are read as far as they are kept, until the first has come: with an explicit
-        # position, the broker would refuse the read after retention has trimmed past it.
+        # ▲ A reader of messages before any snapshot keeps its start "earliest" until the first message has come: the
+        # broker would refuse an explicit position once retention has trimmed past it.
         if not self._start.earliest or self._span is None:
             self._start = behind(self.segment, through)
 

@@ -100,7 +100,7 @@ class Watch:
     def _places(self, cut: Snapshot) -> list[_Place]:
         places = [_Place(path, one.end, "read_uncommitted") for path, one in cut.segments.items() if not one.sealed]
         if cut.pending and self._isolation == "read_committed":
-            # ▲ Not if all is decided: `resolved` may lag, and a feed there would wake without end.
+            # ▲ Not if all transactions are decided: `resolved` may lag, and a feed there would wake without end.
             places += [
                 _Place(path, one.resolved, "read_committed")
                 for path, one in cut.segments.items()

@@ -171,7 +171,7 @@ class Client(Openers):
         "job-7/42".
 
         The service keeps the outcome for `keep` after the end, a minute to 100 years; by default as the service is set
-        for the name's namespace (what stands before its first "/"), 7 days where nobody has set anything. With
+        for the name's namespace (the part before its first "/"), 7 days if nothing is set. With
         `keep_newest` it keeps the newest commit of a prefix (up to the last "/") for ever: a job that numbers its
         steps, `job-7/42`, finds its last one at any later time. The begin that created the transaction sets both; a
         begin of a name whose outcome is no longer kept does the work again.

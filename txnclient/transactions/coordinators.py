@@ -325,7 +325,7 @@ class Coordinators:
         tries = itertools.count()
 
         async def attempt() -> pb.EndTxnOk:
-            # ▲ Counted before it connects: one that cannot be reached would be the only one asked.
+            # ▲ The try counts before it connects: otherwise every try would ask the same unreachable server.
             link = await self._link_to_end(txn.id.tcid, next(tries), deadline)
             reply = await link.call(command, timeout_s=min(ATTEMPT_TIMEOUT_S, deadline.remaining()))
             return reply.end_txn_ok

@@ -96,7 +96,7 @@ async def restore_beside(
         await _expect_restored(settings, manifest, backups.etcd_path(chosen))
         made = await in_thread(lambda: _begin(to, manifest.bytes - manifest.etcd.size))
         folder_id = await _restore_ledgers(backups, manifest, made, on_progress)
-        # ▲ First: without it no broker could use the folder, nor a repair mend it.
+        # ▲ First the announcement: without it no broker could use the folder, and no repair could mend it.
         await _announce(settings, folder_id, to)
         await in_thread(lambda: _end(made, to))
         checked = await check_everything(settings, on_progress, repair=True)

@@ -188,8 +188,8 @@ class _Taking:
     async def _copy_ledgers(self, name: str) -> tuple[list[CopiedFile], list[CopiedFile]]:
         """Returns the files of the backup, and those that were copied now.
 
-        ▲ Each segment is listed when its turn comes. Against an older list a footer that was renewed meanwhile would be
-        copied beside an earlier copy of its ledger, and tell of more entries than that one has."""
+        ▲ It lists each segment when its turn comes. With an older list it would copy a footer that was renewed
+        meanwhile beside an earlier copy of its ledger, and the footer would count more entries than that copy has."""
         folders = await asyncio.to_thread(segment_folders, self._root)
         ledgers = await asyncio.to_thread(lambda: [one for folder in folders for one in ledgers_of(self._root, folder)])
         await asyncio.to_thread(self._expect_room, ledgers)

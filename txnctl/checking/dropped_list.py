@@ -41,8 +41,8 @@ class Dropped(msgspec.Struct, kw_only=True):
 class DroppedList:
     """`path`: of a repair's own file; an earlier repair's stays.
 
-    ▲ It is written before the transactions are aborted: a repair that is repeated finds their headers aborted, and only
-    the list of the interrupted one tells which of them were committed or open before."""
+    ▲ It is written before the transactions are aborted: a repeated repair finds their headers aborted, and only the
+    list of the interrupted repair tells which of them were committed or open before."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

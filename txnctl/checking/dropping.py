@@ -115,7 +115,7 @@ class Dropping:
                 self._repair.find("torn", f"{txn_id} was committed and is aborted everywhere: {why}")
 
     async def _drop_doubtful(self, counted: Mapping[str, Mapping[int, OnDisk]], folder_revision: int) -> None:
-        """▲ Also where nothing is known to be missing, if the folder may have been copied before etcd."""
+        """▲ Also if no entry is known to be missing, when the folder may have been copied before etcd."""
         if not decided_since(self._picture, folder_revision):
             return
         ended_ms = await self._repair.stamped_ms()
@@ -150,11 +150,11 @@ class Dropping:
         return left
 
     async def shorten(self, segment: str, record: LedgerRecord) -> LedgerRecord:
-        """Returns the list as it will be once what is missing has been dropped. ▲ First every other record in etcd that
-        names a missing entry is set to the last remaining one.
+        """Returns the ledger list without the missing entries. ▲ First it sets every other record in etcd that names a
+        missing entry to the last remaining one.
 
-        ▲ Cursors of whole segments too: their marks are written at the end of a repair, behind the lists, so one that
-        was interrupted has left them as they were."""
+        ▲ Cursors of whole segments too: a repair writes their marks at its end, after the lists, so an interrupted
+        repair has left them as they were."""
         short = self.short.get(segment, [])
         changed = shortened(record, short, now_ms=self._repair.now_ms())
         ledgers = kept_ledgers(changed)

@@ -83,7 +83,7 @@ def shortfalls(
 
 
 def shortened(record: LedgerRecord, short: Iterable[Shortfall], *, now_ms: int) -> LedgerRecord:
-    """The list with the remaining lengths. ▲ Only after what was lost has been dropped everywhere."""
+    """The list with the remaining lengths. ▲ Call it only after the lost entries have been dropped everywhere."""
     left = {one.ledger_id: one.found for one in short}
 
     def shorten(info: LedgerInfo) -> LedgerInfo:

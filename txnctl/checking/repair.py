@@ -212,8 +212,8 @@ class Repair:
         return 0 if found is None else records.decode(records.ClockStamp, found.value, key=found.key).ms
 
     async def cut(self, segment: str, ledger_id: int, entries: int, *, present: bool) -> None:
-        """▲ A footer that covers lost entries goes as well: a segment served with it would take lost entries that are
-        sent again for stored. Its knowledge of producers is read from the ledgers instead."""
+        """▲ Also discards a footer that covers lost entries: with it the segment would take lost entries that are sent
+        again for stored. Its knowledge of producers is read from the ledgers instead."""
         footer = await self._ledgers.read_footer(segment, ledger_id)
         if footer is not None and covered_by(footer, f"footer of ledger {ledger_id} of {segment}") > entries:
             await self._ledgers.discard_footer(segment, ledger_id)
@@ -321,7 +321,7 @@ class Repair:
         changed = msgspec.structs.replace(ledgers, ledgers=infos)
         if changed != record:
             await self._put_list(segment, len(record.ledgers), changed, picture.ledger_pages.get(segment, []))
-        # ▲ Also one that an interrupted repair took off the list: the next owner would adopt its positions.
+        # ▲ Also a ledger that an interrupted repair took off the list: the next owner would adopt its positions.
         beside = {*(info.ledger_id for info in record.ledgers if info.aborted), *evidence}
         for info in changed.ledgers:
             if info.ledger_id in beside and not info.aborted:

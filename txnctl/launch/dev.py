@@ -22,9 +22,9 @@ from txnwire.errors import InvalidArgument
 CONTROL = "server"
 ETCD = "etcd"
 OF_OTHER_SERVERS = ("advertise", "etcd_ca", "etcd_cert", "etcd_key")
-"""▲ Settings that say where a server of another cluster is, in whose environment this one is started: clients would be
-led there, and write and delete; and certificates, for this etcd has no TLS. A user and a prefix stay: a folder that was
-restored may need them."""
+"""▲ Settings of another cluster that the environment may hold: its address would lead clients there to write and
+delete, and this etcd has no TLS, so it needs no certificates. A user and a prefix stay: a restored folder may need
+them."""
 
 
 @dataclass(frozen=True, kw_only=True)

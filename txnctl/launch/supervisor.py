@@ -162,7 +162,7 @@ class Child:
 
     async def _spawn_again(self, backoff_s: float) -> float:
         """Tries until it runs; returns the next pause. A log file on a full disk cannot be opened, and a machine may
-        have no memory for a process: neither lasts, and a child that is not started again is missed by nobody."""
+        have no memory for a process: neither lasts, and no other code would start the child again."""
         while True:
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)

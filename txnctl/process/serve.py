@@ -102,8 +102,8 @@ async def serve(settings: ServerSettings) -> None:
 
 
 def _end_without_threads() -> None:
-    """▲ At its end Python waits for each thread of `asyncio.to_thread`, also for one that writes the store mark to a
-    disk which never answers: its supervisor, which starts again what has ended, would wait as well. It does not wait
+    """▲ At its end Python waits for each thread of `asyncio.to_thread`, also for a thread that writes the store mark to
+    a disk that never answers. The supervisor, which restarts ended processes, would wait as well. Python does not wait
     for the threads of the ledger store."""
     timer = threading.Timer(THREADS_END_S, _end_now)
     timer.daemon = True

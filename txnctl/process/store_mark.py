@@ -103,11 +103,12 @@ class StoreMark:
 
     def write(self, store: Incarnation, revision: int, *, segment_floor: int = 0, again: bool = False) -> None:
         """Durable before it returns: a small file, seldom written. `again`: a mark existed; raises `FileNotFoundError`
-        if it is gone: ▲ then its folder is gone, and a new folder in its place would be taken for it.
+        if it is gone: ▲ then its folder is gone, and servers would take a new folder in its place for it.
 
         ▲ Raises `StoreUnfit` if the caller predates a repair: its mark in place of the repair's would make every
-        process refuse the repaired store, and lose the number of repairs. Also over the mark of another cluster, whose
-        disk was mounted here meanwhile: its own processes would refuse their ledgers, and this one's would take them.
+        process refuse the repaired store, and lose the number of repairs. Also if the mark belongs to another
+        cluster, because its disk was mounted here: that cluster would refuse its own ledgers, and this one would take
+        them.
         """
         before = self.read()
         if before is None and again:

@@ -163,7 +163,7 @@ class QueueFeed(SubscriptionFeed):
             self._look_later()
 
     def _revoke(self) -> None:
-        """▲ Before anything is given back: it would come again at once."""
+        """▲ Sent before any message is given back: that message would come again at once."""
         if self._link is not None:
             self._link.push_if_open(pb.Command(flow=pb.Flow(consumer_id=self._consumer_id, revoke=True)))
 

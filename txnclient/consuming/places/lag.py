@@ -65,8 +65,8 @@ async def _of_topic(session: Session, topic: str, subscription: str, by_pattern:
 
 
 async def subscription_positions(session: Session, topics: Sequence[str], subscription: str) -> Positions:
-    """Up to where the subscription has acked everything. Raises `SubscriptionNotFound`, `TopicNotFound`; `Timeout`
-    while a segment has no owner: ▲ without it everything of that segment would be read again."""
+    """The positions up to which the subscription has acked everything. Raises `SubscriptionNotFound`, `TopicNotFound`;
+    `Timeout` while a segment has no owner: ▲ positions without that segment would read all of it again."""
     asked = (_ask(session, "subscriptions.positions", topic, subscription) for topic in topics)
     answers = await asyncio.gather(*asked)
     return Positions({topic: topic_positions(answer) for topic, answer in zip(topics, answers, strict=True)})

@@ -27,7 +27,7 @@ async def seek(
     validate_name(subscription, part="subscription")
     start_to_wire(start)  # refuses what is no start
     names = topics_of(topics)
-    # ▲ Before anything moves: all other topics would go back to their earliest message.
+    # ▲ Checked before any topic moves: all other topics would go back to their earliest message.
     check_topic_of(start, names, only=True)
     if isinstance(start, Positions):
         names = [topic for topic in names if topic in start.topics]
@@ -39,9 +39,9 @@ async def seek(
 async def _seek_topic(
     session: Session, topic: str, subscription: str, start: StartArgument, deadline: Deadline
 ) -> None:
-    """▲ Parents before their children: a child of an undrained parent accepts no consumer, so one that the child's own
-    seek closes waits for the parent. ▲ Segments that splits and merges created meanwhile are sought too, even if the
-    layout here does not show them yet: consumers may have acked there, and that would not come again."""
+    """▲ Seeks parents before their children: a child of an undrained parent accepts no consumer, so a consumer that the
+    child's own seek closes waits for the parent. ▲ Also seeks segments that splits and merges created meanwhile, even
+    if the layout here does not show them yet: messages that consumers acked there would not come again."""
     sought: dict[str, None] = {}
     while True:
         while waves := unsought(layout := await _layout(session, topic, start, deadline), sought):

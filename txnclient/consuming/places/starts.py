@@ -54,7 +54,7 @@ def check_topic_of(start: object, topics: Sequence[str], *, only: bool = False) 
     """Raises `InvalidArgument` for a MessageId or Positions of none of the topics; `only`: for a MessageId also if
     there are other topics.
 
-    ▲ Before anything moves: an owner would read the position in the wrong log."""
+    ▲ Call it before any segment moves: an owner would read the position in the wrong log."""
     if isinstance(start, Positions):
         check_topics(start, topics)
     if not isinstance(start, MessageId):
@@ -87,8 +87,8 @@ def check_prefetch(messages: object, size_bytes: object) -> None:
 
 
 def check_count(value: object, what: str, of: str, *, least: int = 1) -> None:
-    """Raises `InvalidArgument`. ▲ Also for a float like 1e3: no permits can be granted by it, which a feed would find
-    out behind the first messages, and end the connection that it shares with others."""
+    """Raises `InvalidArgument`. ▲ Also for a float like 1e3: a feed cannot grant permits by it. It would fail after
+    the first messages, and end the connection that it shares with others."""
     if not isinstance(value, SupportsIndex) or value.__index__() < least:
         raise InvalidArgument(f"{what} is a whole number of {of}, {least} or more, not {value!r}")
 

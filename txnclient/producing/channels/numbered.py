@@ -231,7 +231,7 @@ class NumberedLife:
         return waits
 
     def owe(self, sequence_id: int) -> None:
-        """Its send gives up before it was placed, ▲ and ends those that repeat it: nothing else would."""
+        """Its send gives up before it was placed. ▲ It also ends the sends that repeat it: no other code would."""
         self.ids.owe(sequence_id)
         self._end(
             self._waiting.pop(sequence_id, ()),

@@ -146,7 +146,7 @@ class EntryOutbox(Generic[E]):
         return self.remove(lambda entry: entry.first <= last)
 
     def remove(self, doomed: Callable[[E], bool]) -> list[E]:
-        """Take out and return the `doomed` entries, in order, except those whose answer is awaited."""
+        """Take out and return the `doomed` entries, in order, except entries that wait for their answer."""
         out = [entry for entry in self._waiting if doomed(entry)]
         self._waiting = deque(entry for entry in self._waiting if not doomed(entry))
         if self._broken and not self._awaited:

@@ -85,7 +85,7 @@ class SourceIds:
         if sequence_id < self._below or sequence_id in self._before or sequence_id in self._remembered:
             return Standing.STORED
         if sequence_id <= self._highest:
-            # ▲ Not taken for stored: it may have been passed over, and would be lost.
+            # ▲ It must not count as stored: it may have been passed over, and would be lost.
             raise InvalidArgument(
                 f"sequence_id {sequence_id} after {self._highest}: ids ascend in the life of a producer, and it is not "
                 f"among the last {MOST_REMEMBERED}; to go back, close the producer and open it again"
