@@ -49,8 +49,8 @@ def main() -> None:
 
 
 def _heed_sigterm() -> None:
-    """▲ Linux keeps from process 1, which a container's is, every signal that it has no handler for. Commands that end
-    in an order of their own set theirs later."""
+    """▲ In a container the command is process 1, and Linux drops signals to process 1 that it has no handler for.
+    Commands that end in an order of their own set their handler later."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
 

@@ -51,7 +51,7 @@ class Attempt:
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Sends all rows in the transaction and flushes. The first row begins it: no row, no transaction.
 
-        ▲ Takes all rows even if none is sent any more: upstream stateful operators save their state only once read to
+        ▲ Takes all rows even when it sends no more: upstream stateful operators save their state only once read to
         their end, and the rows are compared with the committed ones."""
         for batch in gathered(batches):
             messages = list(by_topic(batch, self._options.topic))  # wrong rows begin nothing
@@ -108,8 +108,9 @@ class Attempt:
         )
 
     def _gives_up(self, txn: txnclient.sync.Transaction) -> bool:
-        """Aborts another run's transaction if that run is older. ▲ Its deadline would be ours, and expire before we are
-        done. Aborts by id: a transaction begun meanwhile under the name stays. False: join it."""
+        """Aborts another run's transaction if that run is older. ▲ If this attempt joined
+        it, its deadline might pass before the attempt is done. Aborts by id, so that a transaction begun meanwhile
+        under the name stays. False: join it."""
         client = client_of(self._options.url, timeout_s=self._options.timeout_s)
         try:
             header = client.admin("transactions.describe", txn=str(txn.id))["header"]

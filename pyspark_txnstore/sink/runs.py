@@ -1,4 +1,4 @@
-"""Runs of a batch: of all runs under one name the newest goes on and aborts what older ones began. Pure.
+"""Runs of a batch: the newest of all runs under one name goes on, and aborts the transactions of older ones. Pure.
 
 Spark makes a new sink for each run of a batch and sends it to all tasks of that run. So the sink carries the run:
 

@@ -137,8 +137,8 @@ def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> 
 def _commit(options: SinkOptions, commit: BatchCommit | Repeat | None, *, repeatable: bool = True) -> None:
     """`repeatable`: a repeat of the write uses this name again.
 
-    ▲ Commits exactly the transaction that the winners named. One that is committed already is as good: it has this
-    batch's name, so it holds this batch's rows, once."""
+    ▲ Commits exactly the transaction that the winners named. A transaction that is committed already will do: it has
+    this batch's name, so it holds this batch's rows, once."""
     if commit is None:
         return
     if isinstance(commit, Repeat):
@@ -192,8 +192,8 @@ def _note_of(options: SinkOptions, name: str) -> str | None:
 def _committed_as(options: SinkOptions, former: str) -> bool:
     """Whether an earlier version of this package has committed the batch under its own name for it. ▲ That version's
     driver may have died between its commit and Spark's: the batch would be written twice. Its open transaction is
-    aborted before this run commits, because its commit may still be on its way. ▲ A commit with the note of a write is
-    of this version, which names another write so."""
+    aborted before this run commits, because its commit may still be on its way. ▲ A commit with a write's note is
+    from this version, which gave another write that name."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", name=former)
     except TxnNotFound:

@@ -306,8 +306,8 @@ class ClientDirectory:
         if known is not None and revision_of(layout) < known.revision:
             return
         if known is None and 0 < layout.topic_revision < self._absent.get(layout.topic, 0):
-            # ▲ From a server that has not heard of the deletion: it would bring the deleted topic back. (0: from an
-            # older server, which does not say.)
+            # ▲ The layout comes from a server that has not heard of the deletion: it would bring the deleted topic
+            # back. (0: an older server does not send the revision.)
             return
         self._topics[layout.topic] = TopicLayout.from_wire(layout) if layout.exists else None
         if layout.exists:

@@ -268,8 +268,8 @@ class Links:
             attempt.set_result(link)
 
     def _attempted(self, address: str, attempt: asyncio.Future[Link]) -> None:
-        """▲ C6: also of a task that was cancelled before its first step: its callers would wait until their time is
-        up."""
+        """▲ C6: runs also for a task that was cancelled before its first step: otherwise its callers would wait until
+        their time is up."""
         del self._attempts[address]
         if not attempt.done():
             attempt.set_exception(ConnectionLost(f"connecting to {address} was given up: this client is closing"))

@@ -306,8 +306,8 @@ class ConsumerImpl(Generic[V]):
                 self._order.check_nothing_lost(place, begun_s=txn.begun_s)
         except TxnError as error:
             refused = error
-        # ▲ Also if one segment refuses: an abort must redeliver all that the transaction was to ack, or the next
-        # cumulative ack would include unprocessed messages. Outside one, the other segments would not move on.
+        # ▲ Acks the others even if one segment refuses: an abort must redeliver all that the transaction was to ack, or
+        # the next cumulative ack covers unprocessed messages. Outside one, the other segments would not move on.
         for path in dict.fromkeys((segment, *self._feeds)):
             try:
                 if path == segment:

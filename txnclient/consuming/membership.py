@@ -122,7 +122,7 @@ class ConsumerMembership:
         if assignment.epoch:
             self._assigned(assignment)
         elif self._link is not None:
-            # ▲ The controller does not know this consumer: one unknown here has led meanwhile and removed it.
+            # ▲ The controller does not know this consumer: another controller has led meanwhile and removed it.
             self._link = None
             self._session.directory.wake()
 
@@ -192,8 +192,8 @@ class ConsumerMembership:
         self._leaving = self._outliving.start(self._leave_again(request), name=f"leaving {self.topic}")
 
     async def _leave_again(self, request: pb.LeaveSubscription) -> None:
-        """Send the leave to the next controller. ▲ A newly elected one finds the consumer assigned and reserves its
-        segments until its grace is over; it does not know this connection, so its end would not tell it."""
+        """Send the leave to the next controller. ▲ A newly elected controller finds the consumer assigned, and reserves
+        its segments for a grace period. It does not know this connection, so it would not notice that it ends."""
         session = self._session
         deadline = session.deadline(LEAVE_AGAIN_S)
 

@@ -97,7 +97,7 @@ class Buffer:
         return placed
 
     def _leave(self, ask: Ask) -> None:
-        """Its sender stops waiting. ▲ C3: the next sends get their turn, or all would wait without end."""
+        """The sender stops waiting. ▲ C3: the next sends must get their turn: otherwise they would wait without end."""
         if self._room.leave(ask):
             self._give_up(ask)
             self._give_soon()

@@ -26,7 +26,7 @@ def delivery_time_ms(deliver_after: float | timedelta | None, deliver_at_ms: int
             raise InvalidArgument(f"deliver_after must not be negative: {deliver_after!r}")
         if seconds * 1000 > MAX_DELAY_MS:
             raise InvalidArgument(f"deliver_after is at most {DAYS} days, not {seconds!r:.20} s")
-        # ▲ `now_ms` is cut to whole ms: without one more the message could come a part of one too early.
+        # ▲ `now_ms` is cut to whole ms: without 1 ms more the message could come a part of a millisecond too early.
         return now_ms + 1 + math.ceil(seconds * 1000) if seconds else 0
     if deliver_at_ms is None:
         return 0

@@ -15,8 +15,8 @@ from txnwire.errors import InvalidArgument
 from txnwire.ids import MessageId
 
 ID_BYTES: Final = 10
-"""Bytes that an id of the source takes in an entry at most. ▲ Ids far apart would make a full batch larger than an
-entry may be, which would end the producer, and each later one at the same place."""
+"""Bytes that an id of the source takes in an entry at most. ▲ Without this reserve, ids far apart would make
+a full batch too large for an entry. That would end the producer, and each later producer at the same place."""
 
 
 class Placing(NamedTuple):

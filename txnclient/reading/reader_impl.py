@@ -252,8 +252,8 @@ class ReaderImpl(Generic[V]):
                 return None
         after = self._after(segment.path)
         if after > EARLIEST or self._continues(segment.path):
-            # Fixed when the reader was opened, so a lost connection skips nothing. ▲ Explicit even at the beginning,
-            # so the broker refuses the read if it has trimmed messages after it.
+            # The start was fixed when the reader was opened, so a lost connection skips nothing. ▲ It is explicit even
+            # at the beginning, so that the broker refuses the read if it has trimmed messages after it.
             return behind(segment.path, after)
         if self._start_on_wire.timestamp_ms:
             return self._start_by_time(segment.path)
@@ -261,8 +261,8 @@ class ReaderImpl(Generic[V]):
         return pb.Start(earliest=True) if self._start == "latest" else self._start_on_wire
 
     def _start_by_time(self, path: str) -> pb.Start:
-        """▲ Fixed when the reader was opened, so a lost connection skips nothing; a segment created since is read from
-        its beginning."""
+        """▲ The start was fixed when the reader was opened, so a lost connection skips nothing. A segment created since
+        then is read from its beginning."""
         if path not in self._since:
             return pb.Start(earliest=True)
         before = self._since[path]

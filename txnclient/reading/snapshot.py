@@ -111,5 +111,5 @@ class Span:
         if bounds is None or position > bounds.end:
             return True
         # ▲ Entries pending in the old snapshot and committed since lie before its ends: without this rule neither of
-        # the two reads would show them. They have nothing at or below `resolved`.
+        # the two reads would show them. Their transactions have no entry at or below `resolved`.
         return position > bounds.resolved and txn_id is not None and start.is_pending(txn_id)

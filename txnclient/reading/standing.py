@@ -27,7 +27,7 @@ class HandedOut:
 
     def at(self, path: str, begun: Position | None) -> NextMessage | None:
         """Where to go on in a segment; None if nothing of it was handed out. `begun`: the first piece of a large value
-        that has come in part, or is not handed out. ▲ From behind that piece the value would never be complete."""
+        that has come in part, or is not handed out. ▲ A read from behind that piece never completes the value."""
         found = self._next.get(path)
         if found is not None and begun is not None and begun < found.position:
             return NextMessage(begun)

@@ -61,8 +61,8 @@ class Watch:
 
     @property
     def sees_all(self) -> bool:
-        """Whether everything that the next snapshot adds wakes it. ▲ Not while several transactions are pending: one
-        decided behind another open one wakes nothing. Then take a snapshot now and then."""
+        """Whether everything that the next snapshot adds wakes it. ▲ Not while several transactions are pending: a
+        transaction decided behind an open one does not wake it. Then take a snapshot now and then."""
         pending = () if self._cut is None or self._isolation == "read_uncommitted" else self._cut.pending
         return len(pending) <= 1
 
@@ -75,7 +75,7 @@ class Watch:
         self._session.expect_here()
         if not isinstance(cut, Snapshot):
             raise InvalidArgument(f"a watch begins at a snapshot, not at {cut!r}: take one with client.snapshot()")
-        # ▲ Stays awake if the move fails.
+        # ▲ The watch stays awake if the move fails.
         self._cut, self._woken = None, True
         await self._wait_known(cut, self._session.deadline(MOVE_TIMEOUT_S if timeout is None else timeout))
         self._cut, self._woken = cut, False

@@ -85,8 +85,8 @@ class Watch(Face[txnclient.reading.watch.Watch]):
 
     @property
     def sees_all(self) -> bool:
-        """Whether everything that the next snapshot adds wakes it. ▲ Not while several transactions are pending: one
-        decided behind another open one wakes nothing. Then take a snapshot now and then."""
+        """Whether everything that the next snapshot adds wakes it. ▲ Not while several transactions are pending: a
+        transaction decided behind an open one does not wake it. Then take a snapshot now and then."""
         return self._bridge.read(lambda: self._inner.sees_all)
 
     def move(self, cut: Snapshot, *, timeout: float | None = None) -> None:

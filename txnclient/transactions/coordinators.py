@@ -260,7 +260,7 @@ class Coordinators:
             lambda: self._link_to_end(txn_id.tcid, next(tries), deadline),
         )
         joined = Joined(validate_txn_name(name), self._session.random_u64(), joined=True)
-        # ▲ Its deadline is not known: by another one it would be given up, and called timed out, while it is open.
+        # ▲ Its deadline is not known: with a guessed one the client would call it timed out while it is open.
         return TransactionImpl(self._session, self, txn_id, expires_at=math.inf, link=link, joined=joined)
 
     async def committed_as(self, txn: TransactionImpl, deadline: Deadline) -> CommitResult | None:

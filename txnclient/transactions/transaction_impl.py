@@ -178,7 +178,7 @@ class TransactionImpl:
             return
         failure = _in_vain(self._failure)
         if self.name is not None:
-            if self._state is TransactionState.COMMITTING:  # ▲ C5: no abort or leave of meanwhile is taken back
+            if self._state is TransactionState.COMMITTING:  # ▲ C5: an abort or leave made meanwhile must stay
                 self._state = _OPEN
             raise failure
         await self._abort_after(failure, deadline)
@@ -447,7 +447,7 @@ class TransactionImpl:
         self._participants[participant] = None
 
     def failed(self, error: TxnError) -> None:
-        """▲ C1: something that had to be part of it is not, or may not be: it can only abort."""
+        """▲ C1: a send or ack of it has failed, or may have: the transaction can only abort."""
         if self._failure is None:
             self._failure = error
 

@@ -138,8 +138,8 @@ class BackupFolder:
         shutil.rmtree(self.backups / name)
 
     def drop_unused(self) -> int:
-        """Delete contents that no backup names, nor an unfinished one, which the next goes on with; returns how many.
-        Raises `DataCorrupt` for a damaged manifest: nobody knows what that one needs."""
+        """Delete contents that are named neither by a backup nor by an unfinished one, which the next run goes on with;
+        returns how many. Raises `DataCorrupt` for a damaged manifest: the contents that it needs are not known."""
         used = {self._object(one) for name in self.whole() for one in self.read(name)[1].files}
         used |= {self._object(one) for name in self.unfinished() for one in self.noted(name)}
         unused = [path for path in self.objects.rglob("*") if path.is_file() and path not in used]

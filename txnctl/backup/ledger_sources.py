@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 KINDS: Final = ("count", "footer", "sidecar", "fence", "ledger")
-"""▲ In this order. What stands beside a ledger tells how many entries it has at least: copied after the ledger, it
-might tell of more than were copied."""
+"""▲ Copied in this order. The files beside a ledger give its least number of entries: if they were copied after the
+ledger, they could count more entries than its copy has."""
 
 
 class SourceFile(NamedTuple):
@@ -37,7 +37,7 @@ def segment_folders(root: Path) -> list[Path]:
 def ledgers_of(root: Path, directory: Path) -> Iterator[SourceLedger]:
     """Every ledger of a segment that has its `.ledger` file, by rising id.
 
-    ▲ A ledger is complete once the next one of its segment has a file: so no gap is copied."""
+    ▲ A ledger is complete once the next ledger of its segment has a file: so a copy has no gap."""
     for ledger_id in ledger_ids(directory):
         files = [source_file(root, directory / f"{ledger_id}.{kind}") for kind in KINDS]
         if files[-1] is not None:

@@ -1,8 +1,8 @@
-"""Puts a backup back, and repairs it: what had not been committed when etcd was copied is aborted.
+"""Restores a backup, and repairs it: transactions that were not committed when etcd was copied are aborted.
 
 Either into a folder with an etcd of its own (`restore_whole`), or the ledgers alone, beside an etcd whose members the
-operator has restored from the snapshot (`restore_beside`). ▲ What is restored becomes visible under its name only once
-it is complete; its etcd is refused by every process until the repair has ended.
+operator has restored from the snapshot (`restore_beside`). ▲ The restored folder gets its name only when it
+is complete, and every process refuses its etcd until the repair has ended.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ async def restore_whole(backups: BackupFolder, name: str | None, to: Path, on_pr
     something), `DataCorrupt` (the backup is damaged), `InternalError` (etcd's tool), `OSError`."""
     expect_empty(to)
     # ▲ Without the certificates of the environment, which are for the etcd that was backed up: this one has no TLS. A
-    # user may be needed: whether etcd asks for one is in the snapshot. What is wrong is told before all is copied.
+    # user may be needed: the snapshot decides whether etcd asks for one. Wrong settings fail before the long copy.
     environment = load(None, without=CERTIFICATES, etcd="http://127.0.0.1:2379", allow_development_etcd=True)
-    with backups.locked():  # ▲ to the end: another restore into this folder would take away what this one has made
+    with backups.locked():  # ▲ to the end: another restore into this folder would delete the files of this one
         chosen, manifest = await _verified(backups, name, on_progress)
         made = await in_thread(lambda: _begin(to, manifest.bytes))
         await restore_etcd(backups.etcd_path(chosen), made / "etcd")

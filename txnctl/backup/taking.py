@@ -325,7 +325,8 @@ def expect_whole_snapshot(path: Path) -> None:
 async def verify_backup(folder: BackupFolder, name: str, manifest: BackupManifest, on_progress: OnProgress) -> None:
     """Reads all of a backup. Raises `DataCorrupt` that names the first file that is not as it was written.
 
-    ▲ It sets a damaged copy of a ledger aside, or all later backups would name it, too: the next one copies anew."""
+    ▲ It sets a damaged copy of a ledger aside, so that the next backup copies the ledger again: otherwise all later
+    backups would name the damaged copy, too."""
     progress = CopyProgress(on_progress, f"verifying {name}", 1 + len(manifest.files), manifest.bytes)
     path = folder.etcd_path(name)
     await asyncio.to_thread(verify_file, path, size=manifest.etcd.size, sha256=manifest.etcd.sha256)

@@ -98,8 +98,8 @@ class DroppedList:
         there[segment] = there.get(segment, 0) + messages
 
     def were_committed(self, txn_ids: Collection[TxnId]) -> None:
-        """Durable when it returns. ▲ The repair replaces what tells it. At the end of the file: to write the whole list
-        for each segment would take too long. Raises `OSError`."""
+        """Durable when it returns. ▲ The repair replaces the records that tell it. It appends to the file: to write the
+        whole list for each segment would take too long. Raises `OSError`."""
         for txn_id in txn_ids:
             self._all[txn_id].was_committed = True
         if txn_ids:

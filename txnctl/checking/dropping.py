@@ -172,9 +172,9 @@ class Dropping:
         return changed
 
     async def _shorten_sidecars(self, segment: str, record: LedgerRecord, short: list[int]) -> LedgerRecord:
-        """▲ What the sidecar of such a ledger lists goes back into etcd, with all aborted records: it lists entries of
-        older ledgers, too, and goes with its own ledger. A lost sidecar stays listed: the segment's repair handles
-        it."""
+        """▲ The list in a shortened ledger's sidecar goes back into etcd, with all aborted records: the sidecar also
+        lists entries of older ledgers, and is deleted with its own. A lost sidecar stays listed: the segment's repair
+        handles it."""
         infos = []
         for info in record.ledgers:
             there = await self._repair.listed_sidecar(segment, info) if info.ledger_id in short else None

@@ -125,7 +125,7 @@ async def _why_unfit(settings: ServerSettings, mark: StoreMark) -> StoreUnfit | 
             if record is not None:
                 mark.judge(decode(Incarnation, record.value, key=keys.INCARNATION), revision)
             elif mark.read() is not None:
-                # ▲ Every ledger would be reported as unknown, or a cluster as sound that was not looked at.
+                # ▲ Otherwise it would report every ledger as unknown, or call a cluster sound without a look at it.
                 raise InvalidArgument(
                     f"etcd at {settings.etcd} holds no cluster under the prefix {settings.etcd_prefix!r}, and the "
                     f"ledgers in {mark.folder} belong to one: name its etcd by --etcd, its prefix by --etcd-prefix"

@@ -20,7 +20,7 @@ def unreadable_records(picture: Picture, _: int) -> Iterator[str]:
 
 
 def every_key_is_known(picture: Picture, _: int) -> Iterator[str]:
-    """The prefix holds only our keys: a key that nobody reads is a key that nobody deletes."""
+    """The prefix holds only our keys: a key that no code reads is a key that no code deletes."""
     for key in picture.unknown:
         yield f"{key} is no key of ours"
 

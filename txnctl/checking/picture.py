@@ -280,8 +280,8 @@ async def take_picture(store: MetadataStore) -> Picture:
 
 
 def expect_readable(picture: Picture, passing: Iterable[bytes]) -> None:
-    """Raises `DataCorrupt` for records that cannot be read, but those of the prefixes `passing`, which are nothing that
-    stays. ▲ What they tell of would be taken for lost: a topic's files set aside, a committed transaction aborted."""
+    """Raises `DataCorrupt` for records that cannot be read, except under the prefixes `passing`, whose records do not
+    stay. ▲ The repair would take the rest for lost: set a topic's files aside, or abort a committed transaction."""
     starts = tuple(prefix.decode() for prefix in (*passing, keys.LOAD))
     unreadable = [one for one in picture.unreadable if not one.startswith(starts)]
     if unreadable:

@@ -48,7 +48,7 @@ ADOPTED_AT_ONCE = 1024
 REPORT = "repairs.log"
 """File in the data folder with the reports of all repairs."""
 LEASED = (keys.OWNER, keys.BROKER, keys.TC, keys.TC_MEMBER, keys.LEADER, keys.PIN, keys.SENDER)
-"""Records that give processes their rights. ▲ Without its sender key no earlier process can write any more."""
+"""Records that give processes their rights. ▲ Without its sender key an earlier process cannot write."""
 
 BEGUN_NEWER = "a repair was begun and has not come to its end"
 BEGUN_OLDER = f"{BEGUN_NEWER} (the data folder is no newer than etcd)"
@@ -88,8 +88,8 @@ class Repair:
         self._folder_revision = 0
         self._folder_is_older = False
         self._mine = absent(keys.INCARNATION)
-        """▲ Condition that no other repair has begun; every write compares it. The later of two repairs has begun anew,
-        or has ended and let the store's processes work."""
+        """▲ Condition that no other repair has begun; every write compares it. Another repair may have started over, or
+        have ended, so that the store's processes work again."""
         self._committed: dict[TxnId, None] = {}
         """The transactions that a sidecar shows as committed."""
 
@@ -254,8 +254,8 @@ class Repair:
         return OnDisk(found.entries, found.bytes)
 
     async def _count_damaged(self, segment: str, ledger_id: int, error: DataCorrupt) -> OnDisk:
-        """A damaged ledger may only be shorter than it was once counted. ▲ Otherwise only its own segment is not
-        served, if etcd has not gone back: a restored etcd could not tell what is committed in the ledger once that is
+        """A damaged ledger may only be shorter than its earlier count. ▲ Otherwise, if etcd has not gone back, only its
+        own segment is not served. A restored etcd could not tell which entries are committed once the ledger is
         fixed."""
         try:
             there = await self._ledgers.look_at(segment, ledger_id)
@@ -411,9 +411,9 @@ class Repair:
         return await written_behind(start, self._ledgers, segment, ledger_id, length)
 
     async def _entries_of(self, segment: str, info: LedgerInfo, start: Position, *, lost: bool) -> list[WrittenEntry]:
-        """▲ In a closed ledger that is damaged each dropped transaction may have an entry: it is aborted there, too, in
-        case the file is put back. Until then its readers get an error, and the repair goes on for all others. Raises
-        `DataCorrupt` if only the entries could tell what is committed: etcd has gone back, or sidecars are lost."""
+        """▲ A damaged closed ledger may hold an entry of each dropped transaction: the repair aborts them there, too,
+        in case the file is put back. Until then readers of the ledger get an error, and the repair goes on. Raises
+        `DataCorrupt` if only the entries tell which are committed: etcd has gone back, or sidecars are lost."""
         length = info.closed_length or 0
         try:
             return await self.entries(segment, info.ledger_id, length, start)

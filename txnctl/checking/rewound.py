@@ -130,7 +130,7 @@ def adopt(
     trimmed = tuple(one for one in gone if trimmed_since and (first_there is None or one < first_there))
     below, through = record.trimmed_below, record.trimmed_through
     if trimmed:
-        # ▲ If nothing is left, ledger ids that were used since and are gone must not be used again.
+        # ▲ If no ledger is left, the segment must not reuse the ids of ledgers that were made since and are gone.
         below = (first_there if first_there is not None else max(trimmed) + steps * EPOCH_STEP, 0)
         ended = listed[trimmed[-1]]
         through = (ended.ledger_id, max((ended.closed_length or 0) - 1, 0))
@@ -183,8 +183,8 @@ class Reckoning:
             return
         key = (txn_id, writer if self._judge.loses_writer(txn_id) else None)
         if position > self._decided and key not in self._last and (txn_id, self._segment) in self._picture.write_index:
-            # A participant finishes what has op records. ▲ Not what lies at or below the watermark, where it does not
-            # look: a commit lets the watermark pass before its op records go, and a repair may have dropped it since.
+            # A participant finishes transactions that have op records. ▲ Not at or below the watermark, where it does
+            # not look: a commit lets the watermark pass before its op records go; a repair may have dropped it since.
             return
         if verdict is RewoundVerdict.LOST:  # a repeated repair reports it again
             self._lost[txn_id] = self._lost.get(txn_id, 0) + messages

@@ -30,7 +30,7 @@ def health(
     host, _, port = admin_listen.rpartition(":")
     host = "127.0.0.1" if host in ANY else host
     url = f"http://{host}:{port}/{'healthz' if alive else 'readyz'}"
-    # ▲ Container engines hand a proxy of the machine's on to every container: it knows nothing of this host.
+    # ▲ Container engines give the machine's proxy to every container, and that proxy cannot reach this host.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(url, timeout=timeout) as answer:

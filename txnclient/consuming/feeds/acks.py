@@ -250,7 +250,7 @@ class FeedAcks:
                 f"message {message.id} was received by {by}: subscription {self._subscription} acks what its own "
                 "consumers have received"
             )
-        # ▲ No consumer may ack after a seek a message received before it: the messages that the seek went back for
+        # ▲ After a seek no consumer may ack a message that it received before: the messages that the seek went back for
         # would count as consumed without being delivered.
         if now is not None and under.seeks != now.seeks:
             return _void(message.id)

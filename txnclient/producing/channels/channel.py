@@ -369,8 +369,8 @@ class Channel:
         if life is not None:
             life.check_opened(opened, self.segment)
         if opened.ownership_epoch < self._epoch and self._outbox.in_doubt:
-            # ▲ A former owner that does not know it was replaced: by its report, entries that its successor has stored
-            # would be sent again. (In an etcd restored from a backup, epochs may go back for good.)
+            # ▲ This is a former owner that does not know it was replaced: because of its report, the client would send
+            # entries again that its successor has stored. (In a restored etcd, epochs may go back for good.)
             self._detach()
             raise NotOwner(f"segment://{self.segment} has had another owner since: look it up again")
         self._epoch = opened.ownership_epoch

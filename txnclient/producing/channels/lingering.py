@@ -41,8 +41,8 @@ class Lingering:
             self._timer = self._session.loop.call_later(self._linger_s, self._over)
 
     def over(self, batch: Batch) -> None:
-        """The batch has ended, perhaps long before its time. ▲ It would be kept until then, with its entry, beyond what
-        the buffer bounds."""
+        """The batch has ended, perhaps long before its time. ▲ Otherwise it would be kept until then, with its entry,
+        and the buffer's bound does not count it."""
         if isinstance(batch, GatheringBatch):
             self._later.pop(batch, None)
 

@@ -4,12 +4,12 @@ producers").
 Theory of operation:
 
 1. At opening, the life takes its name at every segment of the topic, sealed ones too, under an epoch above all others.
-   Each segment then refuses earlier lives and tells the ids that it holds. ▲ A segment that answers that it is sealed
-   is not enough: the segments that came from it must have answered too.
-2. What is stored by then is never sent; nothing else can become stored but by this life. So the other ids are sent like
-   any messages, once each.
-3. Before it writes to a segment that came later, ▲ it asks all ancestors of it: one of them refuses a life that was
-   fenced, though the new segment has not heard of the name.
+   Each segment then refuses earlier lives and tells the ids that it holds. ▲ The answer of a sealed segment is not
+   enough: its children must have answered too.
+2. Ids that are stored by then are never sent again, and only this life can store others. So it sends each other id
+   once, like any message.
+3. Before it writes to a segment that came later, ▲ it asks all ancestors of that segment: one of them refuses a life
+   that was fenced, even if the new segment has not heard of the name.
 4. An id that was placed is sent until it is stored or the producer ends: a send that times out or is cancelled may be
    called again, and shares the outcome. The first failure of an entry ends the producer.
 """
@@ -123,8 +123,8 @@ class NumberedLife:
         raise ProducerFenced(f"another producer named {self.name} is being opened at the same time: one may send")
 
     async def _take_everywhere(self, deadline: Deadline, learn: Callable[[int, list[int]], None]) -> int | None:
-        """Calls `learn` with what each segment keeps. If a later life has the name at some segment: the highest epoch
-        of all ▲, because each may have heard of another one."""
+        """Calls `learn` with the ids that each segment keeps. Returns None, or, if a later life has the name at some
+        segment, the highest epoch ▲ of all, because each segment may have heard of another life."""
         begun_s = self._session.clock.monotonic()
         sealed: dict[str, bool] = {}
         """By path of the segments that have answered."""
@@ -196,7 +196,7 @@ class NumberedLife:
     async def before_open(self, segment: SegmentInfo, deadline: Deadline) -> None:
         """Called before each opening at a segment. Raises `ProducerFenced` if a later life has the name."""
         slept = self._session.clock.monotonic() - self._asked_s > ASK_AGAIN_S
-        # ▲ A segment that a later life does not write to may have forgotten the name by now; another one has not.
+        # ▲ A segment to which a later life does not write may have forgotten the name by now; another one knows it.
         if slept and await self._take_everywhere(deadline, lambda *_: None) is not None:
             raise fenced(self.name)
         if segment.path not in self._ancestors_asked:

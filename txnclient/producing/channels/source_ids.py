@@ -3,8 +3,8 @@
     new ──give──► waiting ──placed──► under way ──stored──► stored
                      └──owe──► owed ──give──► …      its sender gave up before there was room for it
 
-▲ `all_below` goes with each entry and tells the next life what it need not send. So it passes no id that was given and
-is not stored, whatever its sender was told.
+▲ Each entry carries `all_below`, which tells the next life the ids that it need not send. So it never passes a given id
+that is not stored, whatever result the sender has received.
 """
 
 from __future__ import annotations
@@ -106,11 +106,12 @@ class SourceIds:
         self._not_placed -= 1
 
     def owe(self, sequence_id: int) -> None:
-        """Its sender gives up before it was placed. ▲ It still holds `all_below` back: another life may send it."""
+        """The sender of this id gives up before it was placed. ▲ The id still holds `all_below` back: another life may
+        send it."""
         self._unstored[sequence_id] = _OWED
 
     def stored(self, ids: Iterable[int]) -> None:
-        """▲ Only once they are acked."""
+        """▲ Call it only after the broker has acked them."""
         for one in ids:
             if self._unstored.pop(one, None) is not None:
                 self._remembered[one] = None

@@ -149,8 +149,8 @@ def cell(value: Any, *, plain: bool = False) -> str:
 
 
 def printable(text: str) -> str:
-    """Free text of clients (names, keys, notes, values), with what rules a terminal written out. ▲ A newline would
-    begin a row that is none, and an escape sequence hide one."""
+    """Free text of clients (names, keys, notes, values), with control characters written out. ▲ A newline would begin a
+    false row, and an escape sequence could hide one."""
     return "".join(
         one.encode("unicode_escape").decode() if unicodedata.category(one) in NOT_SHOWN else one for one in text
     )
