@@ -7,7 +7,6 @@ import warnings
 from datetime import datetime
 from typing import Any
 
-import numpy
 import pytest
 
 import txnclient
@@ -145,6 +144,7 @@ async def test_a_segment_that_is_always_full_holds_up_no_other_s_batches() -> No
 @virtual_time
 async def test_a_number_of_few_bits_counts_as_any_other(kind: Any) -> None:
     """▲ As numpy has them: 200 + 200 is 144 there, and an application would be handed nothing, again and again."""
+    numpy = pytest.importorskip("numpy")
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client, type=kind)
         server.deliver(LEFT, 0, *[b"l"] * 500)
