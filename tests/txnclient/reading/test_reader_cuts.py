@@ -139,7 +139,7 @@ async def test_a_snapshot_of_an_older_program_is_taken_again_until_it_is_new_eno
         await asyncio.sleep(1)
         cluster.revision = 9
         assert (await asking).revision == 9
-        with pytest.raises(txnclient.Timeout, match="of revision 9, and at_least asks for 10"):
+        with pytest.raises(txnclient.Timeout, match="revision 9, and at_least asks for 10"):
             await client.snapshot(TOPIC, at_least=10)
 
 
