@@ -170,7 +170,7 @@ def test_a_segment_that_held_nothing_may_go_uncompacted() -> None:
     [
         (replace(cut(30, SPLIT), store="store-2"), "another cluster"),
         (cut(30, {"0000-ffff-7": complete(), "0000-7fff-8": active(), "8000-ffff-9": active()}, lost=6), "made again"),
-        (cut(9, SPLIT), "already of 10: take a newer one"),
+        (cut(9, SPLIT), "already to 10: take a newer one"),
         (replace(cut(30, SPLIT), store=""), "does not say of which store"),
     ],
 )
