@@ -67,73 +67,85 @@ OPTIONS: Final = (
     ),
     Option(
         "topic", "topic", "", READS + WRITES,
-        "`topic://tenant/namespace/name`; of a sink: where rows go that name no topic themselves",
+        "`topic://tenant/namespace/name`; of a sink: the topic of rows that name none",
     ),
     Option("topics", "topics, by commas", "", READS, "several of them, in one order of transactions"),
     Option("topicsPattern", "regular expression", "", READS, "all topics whose full name it matches, new ones too"),
     Option(
         "startingOffsets", "`earliest`, `latest` or JSON", "earliest", READS,
-        "where a query begins that has no checkpoint: a snapshot, an offset of another query, or positions by segment",
+        "where a query without a checkpoint begins: a snapshot, an offset of another query, or positions by segment",
     ),
     Option("endingOffsets", "`latest` or JSON", "latest", ("read",), "where a batch read ends, as startingOffsets"),
     Option(
         "startingTimestamp", "milliseconds or ISO 8601", "", READS,
-        "instead of startingOffsets: what was published then or later",
+        "instead of startingOffsets: messages published at this time or later",
     ),
-    Option("endingTimestamp", "milliseconds or ISO 8601", "", ("read",), "up to what was published before then"),
+    Option("endingTimestamp", "milliseconds or ISO 8601", "", ("read",), "messages published before this time"),
     Option("startingOffsetsByTimestamp", "JSON", "", READS, "as startingTimestamp, a time for each topic"),
     Option("endingOffsetsByTimestamp", "JSON", "", ("read",), "as endingTimestamp, a time for each topic"),
-    Option("snapshot", "JSON", "", ("read",), "what was committed at it: `Snapshot.to_json()`"),
+    Option("snapshot", "JSON", "", ("read",), "messages committed at this snapshot: `Snapshot.to_json()`"),
     Option(
         "isolationLevel", "`read_committed` or `read_uncommitted`", "read_committed", READS,
-        "uncommitted: all that is stored, of open and aborted transactions too",
+        "uncommitted: all stored messages, also of open and aborted transactions",
     ),
     Option(
         "maxBytesPerTrigger", "bytes, or with k, m, g", "", ("stream read",),
-        "of a micro-batch, as stored; transactions stay whole",
+        "stored bytes in a micro-batch; transactions stay whole",
     ),
     Option(
         "maxEntriesPerTrigger", "number", "", ("stream read",),
-        "of stored entries, i.e. batches of producers; all limits hold",
+        "stored entries (batches of producers) in a micro-batch; all limits apply",
     ),
     Option(
         "minEntriesPerTrigger", "number", "", ("stream read",),
-        "of stored entries: a micro-batch waits for so many, up to maxTriggerDelayMs; `availableNow` does not",
+        "a micro-batch waits for this number of stored entries, up to maxTriggerDelayMs; `availableNow` does not",
     ),
     Option(
         "maxTriggerDelayMs", "milliseconds", str(DEFAULT_TRIGGER_DELAY_MS), ("stream read",),
-        "how long behind the batch before it one waits for minEntriesPerTrigger",
+        "how long after the batch before it a batch waits for minEntriesPerTrigger",
     ),
     Option(
         "planningRetryMs", "milliseconds", str(DEFAULT_PLANNING_RETRY_MS), READS,
-        "how long a query asks again where the cluster cannot answer its driver, until it fails",
+        "how long a query repeats a request that the cluster does not answer, until it fails",
     ),
-    Option("maxRowsPerTrigger", "number", "", ("stream read",), "of rows; entries and transactions stay whole"),
-    Option("minPartitions", "number", "", READS, "large segments are read by several tasks, so that there are as many"),
+    Option(
+        "maxRowsPerTrigger", "number", "", ("stream read",),
+        "rows in a micro-batch; entries and transactions stay whole",
+    ),
+    Option(
+        "minPartitions", "number", "", READS,
+        "several tasks read a large segment, so that there are at least this many",
+    ),
     Option(
         "failOnDataLoss", "true or false", "true", READS,
-        "false: what retention or a deletion has taken is passed over",
+        "false: the query skips messages that retention or a deletion has removed",
     ),
     Option(
         "columns", "names, by commas", "", (*READS, "write"),
-        "only these columns; fewer are faster. Of a view in SQL that is written to: those that it takes",
+        "only these columns; fewer are faster. A view in SQL that you write to: the columns that it accepts",
     ),
     Option(
         "where", "condition", "", READS,
         "only these rows, on `topic`, `segment`, `key`, `publish_time`, `txn_id`; the rest is not read",
     ),
-    Option("compacted", "true or false", "false", ("read",), "keyed topics: compacted segments as their newest values"),
-    Option("compactedPath", "folder", "", ("read",), "where the job compact has put them; needed with `compacted`"),
-    Option("sinkName", "text", "", WRITES, "part of the names of its transactions; default: `spark`"),
+    Option(
+        "compacted", "true or false", "false", ("read",),
+        "keyed topics: read compacted segments as their newest values",
+    ),
+    Option("compactedPath", "folder", "", ("read",), "the output folder of the job compact; needed with `compacted`"),
+    Option("sinkName", "text", "", WRITES, "part of the names of the sink's transactions; default: `spark`"),
     Option(
         "transactionTimeoutMs", "milliseconds", str(DEFAULT_TRANSACTION_TIMEOUT_MS), WRITES,
-        "how long the transaction of a batch may take, until it is aborted",
+        "how long the transaction of a batch may take before it is aborted",
     ),
     Option(
         "allowDifferentReplay", "true or false", "false", WRITES,
-        "true: a batch or `writeId` that is committed is left out also where it would write other rows now",
+        "true: the sink leaves out a committed batch or `writeId` even if it would now write other rows",
     ),
-    Option("writeId", "text", "", ("write",), "makes a batch write repeatable: one transaction, whoever repeats it"),
+    Option(
+        "writeId", "text", "", ("write",),
+        "makes a batch write repeatable: all writes with this id are one transaction",
+    ),
 )  # fmt: skip
 
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
