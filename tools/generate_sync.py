@@ -325,8 +325,8 @@ def inner_of(txn: Transaction | None) -> txnclient.transactions.transaction.Tran
 def _refuse_name(name: str | None) -> None:
     if name is not None:
         raise InvalidArgument(
-            f"the transaction {name!r} is everybody's who joins it, and leaving a block would end it for all: use "
-            "begin(name=…), and commit(writers=…) in one place"
+            f"the transaction {name!r} belongs to all clients that join it, and the end of a block would end it for "
+            f"all: use begin(name=…), and commit(writers=…) in one place"
         )
 """,
 }

@@ -374,8 +374,8 @@ class Client(Openers):
         named transaction for all its writers."""
         if name is not None:
             raise InvalidArgument(
-                f"the transaction {name!r} is everybody's who joins it, and leaving a block would end it for all: use "
-                "begin(name=…), and commit(writers=…) in one place"
+                f"the transaction {name!r} belongs to all clients that join it, and the end of a block would end it "
+                "for all: use begin(name=…), and commit(writers=…) in one place"
             )
         txn = await self.begin(timeout=timeout)
         impl = transaction_impl(txn)

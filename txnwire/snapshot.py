@@ -29,8 +29,9 @@ AT_ONCE: Final = 2000
 """Items of a snapshot written or read in one step."""
 
 OF_ANOTHER_STORE: Final = (
-    "the snapshot is of another cluster, or from before its etcd was put back from a backup and repaired: what was "
-    "committed at it may have been aborted by that, so take a new one and begin there, or read from the earliest on"
+    "the snapshot belongs to another cluster, or was taken before its etcd was restored from a backup and repaired. "
+    "The repair may have aborted some of its transactions: take a new one and begin there, or read from the earliest "
+    "message"
 )
 
 
@@ -257,7 +258,7 @@ def _topic(topic: str, value: Mapping[str, Any]) -> TopicBounds:
         bounds = SegmentBounds(Position.parse(one["resolved"]), Position.parse(one["end"]), bool(one.get("sealed")))
         if bounds.resolved > bounds.end:
             raise InvalidArgument(
-                f"not a snapshot: {path} is resolved to {bounds.resolved}, behind its end {bounds.end}"
+                f"not a snapshot: {path} is resolved to {bounds.resolved}, after its end {bounds.end}"
             )
         segments[path] = bounds
     return TopicBounds(int(value["epoch"]), segments, int(value.get("lost", -1)))

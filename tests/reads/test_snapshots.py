@@ -271,7 +271,7 @@ async def test_what_cannot_be_is_refused_with_a_reason(cluster: InProcessCluster
             await client.snapshot([ORDERS, "topic://acme/orders/none"])
         for topics, options, complaint in (
             ([INVOICES], {"end": snapshot}, "not in the snapshot"),
-            ([ORDERS], {"end": snapshot, "start": "latest"}, "behind every snapshot"),
+            ([ORDERS], {"end": snapshot, "start": "latest"}, "after every snapshot"),
             ([ORDERS], {"end": snapshot, "isolation": "read_uncommitted"}, "read_committed"),
             ([ORDERS], {"end": "tomorrow"}, "a Snapshot"),
         ):
@@ -287,7 +287,7 @@ async def test_what_cannot_be_is_refused_with_a_reason(cluster: InProcessCluster
             with pytest.raises(txnclient.InvalidArgument, match="put back from a backup"):
                 await (await client.reader(ORDERS, **options)).receive()
         gone = Snapshot.from_json(snapshot.to_json().replace("0000-ffff-", "0000-ffff-77"))
-        with pytest.raises(txnclient.InvalidArgument, match="does not exist any more"):
+        with pytest.raises(txnclient.InvalidArgument, match="no longer exists"):
             await values(client, [ORDERS], end=gone)
 
 

@@ -295,7 +295,7 @@ async def test_c6_a_failed_consumer_says_so_as_fatal_and_costs_nothing(
         assert 100 <= calls < 150
         for error in await called_on(lambda: consumer.receive_many(1, timeout=0)):
             assert error.fatal
-        assert len([one for one in caplog.records if "cannot go on" in one.getMessage()]) == 1
+        assert len([one for one in caplog.records if "cannot continue" in one.getMessage()]) == 1
 
 
 @virtual_time

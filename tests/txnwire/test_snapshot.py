@@ -79,7 +79,7 @@ def test_e8_a_snapshot_says_of_which_store_it_is_and_none_of_another_is_compared
     one, other = (replace(SNAPSHOT, revision=revision, store=store) for revision, store in ((77, "a1"), (99, "b2")))
     assert one.to_json().startswith('{"v":1,"revision":77,"store":"a1","topics":')
     assert Snapshot.from_json(one.to_json()) == one
-    assert "put back from a backup" in str(one.obstacle(other))
+    assert "restored from a backup" in str(one.obstacle(other))
     assert one.precedes(replace(one, revision=99))
     assert SNAPSHOT.precedes(other), "one of an earlier version does not tell"
 
@@ -105,7 +105,7 @@ def test_what_counts() -> None:
             {"topics": {TOPIC: {"epoch": 1, "segments": {"t/n/other/0000-ffff-0": {"resolved": "1:1", "end": "1:1"}}}}},
             "no segment",
         ),
-        ({"topics": {TOPIC: {"epoch": 1, "segments": {PATH: {"resolved": "1:5", "end": "1:1"}}}}}, "behind its end"),
+        ({"topics": {TOPIC: {"epoch": 1, "segments": {PATH: {"resolved": "1:5", "end": "1:1"}}}}}, "after its end"),
         ({"topics": {TOPIC: {"epoch": 1, "segments": {PATH: {"resolved": "x", "end": "1:1"}}}}}, "position"),
         ({"topics": []}, "AttributeError"),
         ({"pending": ["nonsense"]}, "nonsense"),

@@ -228,7 +228,7 @@ class ClientDirectory:
             try:
                 link = await self._links.get(address, Deadline(self._clock, FOLLOW_TIMEOUT_S))
                 if link is not home and await self._follow_over(link, fresh=True):
-                    _log.info("the cluster is followed at %s: what %s knows is stale", address, home.address)
+                    _log.info("the cluster is followed at %s: the state that %s sends is stale", address, home.address)
                     return link
             except TxnError as error:
                 _log.debug("looking for a server to follow the cluster at, %s: %s", address, error)

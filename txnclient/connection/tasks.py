@@ -46,7 +46,7 @@ class OwnedTasks:
                 try:
                     return await run()
                 except Exception:  # noqa: BLE001 - a defect of ours: still restart the work
-                    _log.exception("background task %s failed, and is begun anew", name)
+                    _log.exception("background task %s failed, and starts again", name)
                 await asyncio.sleep(AGAIN_S)
 
         return self.start(again(), name=name)

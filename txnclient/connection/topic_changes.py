@@ -107,7 +107,7 @@ async def split(session: Session, segment: str, at: int | None) -> TopicLayout:
 async def merge(session: Session, segment_a: str, segment_b: str) -> TopicLayout:
     first, second = segment_name(segment_a), segment_name(segment_b)
     if first.topic != second.topic:
-        raise InvalidArgument(f"cannot merge {first} and {second}: they are of different topics")
+        raise InvalidArgument(f"cannot merge {first} and {second}: they belong to different topics")
     command = pb.Command(merge_segments=pb.MergeSegments(segment_a=first.path, segment_b=second.path))
     return await _change_layout(session, f"merging {first} and {second}", first, command)
 

@@ -348,7 +348,7 @@ class ConsumerImpl(Generic[V]):
         """See `Consumer.nack`."""
         await self._expect_open()
         if self.type != "queue":
-            raise InvalidArgument("a stream goes on in order: rewind() has all delivered again that is not acked")
+            raise InvalidArgument("a stream delivers in order: rewind() gets all unacked messages delivered again")
         delay_s = self._redelivery_delay if delay is None else delay
         check_delay(delay_s, "a delay")
         answers: list[asyncio.Future[None]] = []

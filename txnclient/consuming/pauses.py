@@ -85,7 +85,7 @@ class PausedSegments:
                 raise InvalidArgument(f"a segment is named by its path, as consumer.segments has it, not {one!r}")
             path = SegmentName.from_path(one.removeprefix(SEGMENT_SCHEME)).path
             if topic_of_segment(path) not in (topics := self._topics()):
-                raise InvalidArgument(f"segment {path} is of none of {', '.join(topics)}")
+                raise InvalidArgument(f"segment {path} belongs to none of {', '.join(topics)}")
             paths.append(path)
         return paths
 

@@ -64,7 +64,7 @@ class Untold:
             return None
         first = again(untold[0])
         if len(untold) > 1:
-            first.add_note(f"and {len(untold) - 1} more sends failed that nobody has been told of")
+            first.add_note(f"and {len(untold) - 1} more sends failed without a report")
         return first
 
     def silence(self) -> None:

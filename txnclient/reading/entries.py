@@ -77,7 +77,7 @@ def read_entries(
     path = SegmentName.from_path(segment).path
     wire_isolation = isolation_to_wire(isolation)
     if span is not None and wire_isolation != pb.ISOLATION_READ_COMMITTED:
-        raise InvalidArgument("what a snapshot holds was committed: read it with isolation 'read_committed'")
+        raise InvalidArgument("a snapshot has only committed messages: read it with isolation 'read_committed'")
     check_count(prefetch_bytes, "prefetch_bytes", "bytes")
     bounds = _Bounds(path, after, end, span, _trimmed(trimmed))
     timeout_s = session.timeout_s if timeout is None else timeout
@@ -264,7 +264,7 @@ class _Reading:
             if not self._arrivals.failed and self._is_through(feed):
                 return []
             if not await self._arrivals.wait(deadline.remaining()) and feed.reached == reached:
-                raise deadline.expired(f"reading segment://{self._bounds.segment} behind {feed.reached}")
+                raise deadline.expired(f"reading segment://{self._bounds.segment} after {feed.reached}")
             if feed.reached != reached:  # only hidden entries came: keep waiting
                 reached, deadline = feed.reached, self._session.deadline(self._timeout_s)
         return [self._shown(entry) for entry in entries]
@@ -412,6 +412,6 @@ def _trimmed(trimmed: str) -> pb.TrimmedData:
 
 def _gone(segment: str) -> DataTrimmed:
     return DataTrimmed(
-        f"segment://{segment} has gone from its topic: retention took all of it, or the topic was "
-        "deleted and made again"
+        f"segment://{segment} is no longer in its topic: retention has deleted all of it, or the topic was deleted "
+        "and created again"
     )

@@ -64,7 +64,7 @@ class ReaderImpl(Generic[V]):
         check_prefetch(prefetch, prefetch_bytes)
         check_at_least(at_least)
         if at_least and end is None:
-            raise InvalidArgument("at_least is for readers with an end: one without sees whatever commits in the end")
+            raise InvalidArgument("at_least is for readers with an end: one without an end sees every commit")
         if isinstance(end, Snapshot) and end.revision < at_least:
             raise InvalidArgument(f"the snapshot belongs to revision {end.revision}, and at_least asks for {at_least}")
         self.topics = topics_of(topics)
@@ -79,7 +79,7 @@ class ReaderImpl(Generic[V]):
         self._cut = end if isinstance(end, Snapshot) else None
         self._span = _span(start, end)
         if self._span is not None and self._isolation != pb.ISOLATION_READ_COMMITTED:
-            raise InvalidArgument("what a snapshot holds was committed: read it with isolation 'read_committed'")
+            raise InvalidArgument("a snapshot has only committed messages: read it with isolation 'read_committed'")
         self._prefetch = prefetch
         self._window = prefetch
         self._prefetch_bytes = prefetch_bytes
@@ -344,7 +344,7 @@ class ReaderImpl(Generic[V]):
         self._session.expect_here()
         if self._span is not None:
             # ▲ It goes past transactions that are open at the snapshot: a reader that starts behind them misses them.
-            raise InvalidArgument("a reader of a snapshot goes on from its snapshot: start=reader.snapshot")
+            raise InvalidArgument("a reader of a snapshot has no positions: continue with start=reader.snapshot")
         if self._at_close is not None:
             return self._at_close
         topics = {}
@@ -471,8 +471,8 @@ def _is_ancestor(layout: TopicLayout, segment: SegmentInfo, of: SegmentInfo) -> 
 
 def _lost(path: str) -> DataTrimmed:
     return DataTrimmed(
-        f"{path} does not exist any more: what was to be read has been trimmed, or its topic was deleted and made "
-        "again; take a snapshot and read it from the earliest on"
+        f"{path} no longer exists: its messages were trimmed, or its topic was deleted and created again; take a "
+        "snapshot and read it from the earliest message"
     )
 
 
@@ -484,13 +484,13 @@ def _check_there(start: object, layout: TopicLayout) -> None:
     segment_id = SegmentName.from_path(start.segment).segment_id
     if layout.segment_by_path(start.segment) is None and segment_id <= max(layout.segments, default=-1):
         raise InvalidArgument(
-            f"cannot start at message {start}: {layout.topic} has no such segment: it was of a deleted topic of this "
-            "name, or all that was in it is gone; start by time, or at 'earliest'"
+            f"cannot start at message {start}: {layout.topic} has no such segment: it belonged to a deleted topic of "
+            "this name, or all its messages were trimmed; start by time, or at 'earliest'"
         )
 
 
 def _span(start: StartArgument | Snapshot, end: str | Snapshot | None) -> Span | None:
     since, until = (one if isinstance(one, Snapshot) else None for one in (start, end))
     if until is not None and start == "latest":
-        raise InvalidArgument("start 'latest' lies behind every snapshot: begin at 'earliest' or at an older snapshot")
+        raise InvalidArgument("start 'latest' is after every snapshot: begin at 'earliest' or at an older snapshot")
     return None if since is None and until is None else Span(since, until)

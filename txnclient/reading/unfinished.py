@@ -21,7 +21,9 @@ def _to_repeat(error: BaseException) -> BaseException:
         return for_good(error)
     if isinstance(error, Exception):
         return error
-    return for_good(InvalidArgument("this read was cancelled before its end: read again, behind what it has given"))
+    return for_good(
+        InvalidArgument("this read was cancelled before its end: read again, after the last entry that it returned")
+    )
 
 
 class Unfinished(AsyncGenerator[T, None]):

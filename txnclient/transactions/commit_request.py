@@ -31,7 +31,9 @@ def check_note(note: str | None, txn_id: TxnId, name: str | None) -> None:
     if note is None:
         return
     if name is None:
-        raise InvalidArgument(f"transaction {txn_id} has no name, so nobody would find its note: commit without")
+        raise InvalidArgument(
+            f"transaction {txn_id} has no name under which a note could be found: commit without a note"
+        )
     validate_note(note)
 
 

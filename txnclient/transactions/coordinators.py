@@ -287,7 +287,7 @@ class Coordinators:
     async def _owner_link(self, tcid: int, deadline: Deadline) -> Link:
         address = self._directory.coordinator_address(tcid)
         if address is None:
-            raise NotOwner(f"coordinator {tcid} is held by nobody at the moment")
+            raise NotOwner(f"coordinator {tcid} has no owner at the moment")
         return await self._session.links.get(address, deadline)
 
     # ---- end --------------------------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ class TransactionImpl:
         """See `Transaction.leave`."""
         self._session.expect_here()
         if self.name is None:
-            raise InvalidArgument(f"transaction {self.id} has no name, so nobody else would end it: abort it")
+            raise InvalidArgument(f"transaction {self.id} has no name, so no other writer would end it: abort it")
         if self._state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             return
         deadline = self._session.deadline(timeout)  # refused before anything is withdrawn

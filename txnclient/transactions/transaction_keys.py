@@ -99,7 +99,7 @@ class HeldKey:
             try:
                 self.epoch = await self._ask(link, self._connect, deadline)
             except NotAllowed as error:
-                _log.debug("somebody else was faster: %s", error)
+                _log.debug("another client was first: %s", error)
                 self._connect = None
                 if deadline.passed:
                     raise deadline.expired(f"connecting with transaction key {self.key!r}", error) from error

@@ -166,7 +166,7 @@ class Caller:
         self._connection.send_nowait(command)
         if self._connection.pending_bytes > MAX_PENDING_BYTES:
             reason = not_reading(self._connection)
-            _log.warning("%s does not read what it is sent: %s", self.address, reason)
+            _log.warning("%s does not read its connection: %s", self.address, reason)
             self._end(reason)
             raise ConnectionLost(str(self._reason))
 

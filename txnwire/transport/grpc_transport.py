@@ -259,7 +259,7 @@ class _ServerStream:
         try:
             await self._context.write(frame)
         except grpc.aio.BaseError as error:
-            raise ConnectionLost("the client has gone") from error
+            raise ConnectionLost("the client has disconnected") from error
 
     async def finish(self) -> None:
         """Nothing to do: the call's final status is the goodbye."""
@@ -302,7 +302,7 @@ class GrpcListener:
         try:
             reason = await asyncio.shield(stream.over)
         except asyncio.CancelledError:
-            connection.end(ConnectionLost("the client has gone"))
+            connection.end(ConnectionLost("the client has disconnected"))
             raise
         finally:
             # ▲ gRPC frees the call when this coroutine ends: a pending read or write would crash the process.

@@ -40,7 +40,7 @@ async def test_time_is_up_where_nothing_goes_on_not_where_nothing_is_visible() -
         server.deliver(LEFT, 5_001, b"a")
         assert [entry.position for entry in await first] == [Position(1, 5_001)]
         pass_over(server, 6_000)
-        with pytest.raises(Timeout, match="behind 1:6000"):
+        with pytest.raises(Timeout, match="after 1:6000"):
             await anext(entries)
 
 

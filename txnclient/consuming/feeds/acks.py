@@ -247,8 +247,8 @@ class FeedAcks:
         if under is None or under.subscription != self._subscription:
             by = "a reader" if under is None else f"a consumer of subscription {under.subscription}"
             return NotAllowed(
-                f"message {message.id} was received by {by}: subscription {self._subscription} acks what its own "
-                "consumers have received"
+                f"message {message.id} was received by {by}: subscription {self._subscription} acks only messages "
+                "that its own consumers have received"
             )
         # ▲ After a seek no consumer may ack a message that it received before: the messages that the seek went back for
         # would count as consumed without being delivered.
@@ -473,6 +473,6 @@ def _first_of(entry: ReceivedEntry, bits: int) -> Message[Any]:
 
 def _void(what: object) -> NotAllowed:
     return NotAllowed(
-        f"message {what} was received before the subscription was sought elsewhere, or made again under its name: its "
-        "ack is void, go on with what is received from now on"
+        f"message {what} was received before a seek of the subscription, or before it was created again under its "
+        "name: its ack is void, continue with the messages received from now on"
     )

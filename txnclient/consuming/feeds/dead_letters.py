@@ -100,8 +100,8 @@ class DeadLetterPolicy:
         would stop one worker after another."""
         if self.topic in topics:
             raise InvalidArgument(
-                f"dead_letter_topic {self.topic!r} is a topic of this consumer: what is moved there would come back to "
-                "it for ever; name another one"
+                f"dead_letter_topic {self.topic!r} is a topic of this consumer, so dead letters would come back to it "
+                "for ever: name another one"
             )
         for origin in topics:
             target = self.topic_for(origin, subscription)
@@ -231,7 +231,7 @@ class DeadLetters:
         try:
             await self._policy.services.create_topic(topic, segments=1)
         except TopicExists as error:
-            _log.debug("somebody else was faster: %s", error)
+            _log.debug("another client was first: %s", error)
 
     async def _give_back(self, holder: DeadMessageHolder, messages: list[Message[Any]], error: TxnError) -> None:
         _log.warning("moving %d messages of %s to the dead letters: %s", len(messages), messages[0].topic, error)

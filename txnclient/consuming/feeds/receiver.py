@@ -117,7 +117,7 @@ class Receiver:
         """Nothing more can be received: calls raise `error` once the buffers are empty."""
         if self._failure is None:
             self._failure = error
-            _log.warning("%s cannot go on: %s: %s", self._what, type(error).__name__, error)
+            _log.warning("%s cannot continue: %s: %s", self._what, type(error).__name__, error)
         self.wake()
 
     @property

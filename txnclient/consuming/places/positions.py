@@ -74,7 +74,7 @@ class Positions:
         for topic, one in topics.items():
             for path in one.segments:
                 if topic_of_segment(path) != topic:
-                    raise InvalidArgument(f"positions of {topic} name segment {path}, which is of another topic")
+                    raise InvalidArgument(f"positions of {topic} name segment {path}, which belongs to another topic")
         return Positions(topics)
 
 
@@ -96,7 +96,7 @@ def topic_positions(found: Mapping[str, Any]) -> TopicPositions:
 def check_topics(positions: Positions, topics: Sequence[str]) -> None:
     """Raises `InvalidArgument` for positions of a topic that is not among `topics`, or of none."""
     if strange := [topic for topic in positions.topics if topic not in topics]:
-        raise InvalidArgument(f"the positions are of {strange[0]}, not of {', '.join(topics)}: name that topic, too")
+        raise InvalidArgument(f"the positions belong to {strange[0]}, not to {', '.join(topics)}: name that topic, too")
     if not any(one.segments for one in positions.topics.values()):
         raise InvalidArgument("the positions name no segment: start at 'earliest' or 'latest'")
 
@@ -125,8 +125,8 @@ def _check_life(found: TopicPositions, layout: TopicLayout) -> None:
     gone = [path for path in found.segments if layout.segment_by_path(path) is None]
     if layout.is_another(found.life) or (0 in (found.life, layout.life) and gone):
         raise InvalidArgument(
-            f"the positions are of an earlier topic {layout.topic}, which was deleted and made again: start by time, "
-            "or at 'earliest'"
+            f"the positions belong to an earlier topic {layout.topic}, which was deleted and created again: start by "
+            "time, or at 'earliest'"
         )
 
 

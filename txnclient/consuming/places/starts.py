@@ -62,12 +62,12 @@ def check_topic_of(start: object, topics: Sequence[str], *, only: bool = False) 
     topic = topic_of_segment(start.segment)
     if topic not in topics:
         raise InvalidArgument(
-            f"message {start} is of {topic}, not of {', '.join(topics)}: start at one of its own, by time, or at "
-            "'earliest'"
+            f"message {start} belongs to {topic}, not to {', '.join(topics)}: start at a message of these topics, by "
+            "time, or at 'earliest'"
         )
     if only and len(topics) > 1:
         raise InvalidArgument(
-            f"message {start} is of {topic} alone, and {len(topics)} topics are to be moved: seek each by itself, or "
+            f"message {start} belongs to {topic}, but this seek moves {len(topics)} topics: seek each by itself, or "
             "all by time"
         )
 

@@ -19,5 +19,5 @@ def delivered_again(message: Message[Any]) -> TxnConflict:
     return TxnConflict(
         f"message {message.id} is no longer held here: it was acked before, or it is delivered again, because it was "
         "given back (nack, rewind, the abort of a transaction that acked messages of this segment), the connection to "
-        "its broker was lost, or its segment was assigned anew: abort this transaction and receive again"
+        "its broker was lost, or its segment was assigned again: abort this transaction and receive again"
     )

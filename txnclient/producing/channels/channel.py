@@ -406,8 +406,8 @@ class Channel:
         self._detach()
         for batch in self._outbox.take_doubtful():
             unknown = (
-                f"segment://{self.segment} is no segment of its topic any more: whether messages {batch.first} to "
-                f"{batch.last} of producer {self._owner.name} are stored there cannot be told"
+                f"segment://{self.segment} is no longer a segment of its topic, so whether messages {batch.first} to "
+                f"{batch.last} of producer {self._owner.name} are stored there is not known"
             )
             self._fail(batch, OutcomeUnknown(unknown))
 

@@ -190,7 +190,7 @@ class NumberedLife:
     def _older(self, path: str, why: object) -> NotAllowed:
         """▲ A broker that does not know numbered producers would store everything that is sent again."""
         return NotAllowed(
-            f"the broker of segment://{path} is of a release without numbered producers ({why}): update all brokers"
+            f"the broker of segment://{path} has a release without numbered producers ({why}): update all brokers"
         )
 
     async def before_open(self, segment: SegmentInfo, deadline: Deadline) -> None:

@@ -255,7 +255,7 @@ async def test_what_was_written_to_a_forgotten_segment_is_of_unknown_outcome_and
         cluster.prune(0)
         server.hold.pop("open_producer").set()
         for one in written:
-            with pytest.raises(txnclient.OutcomeUnknown, match="cannot be told"):
+            with pytest.raises(txnclient.OutcomeUnknown, match="is not known"):
                 await one
         await asyncio.gather(*waiting)
         found = cluster.values_by_key()
