@@ -97,7 +97,7 @@ class AuditReport(NamedTuple):
                 lines += [f"    … and {number - len(self.examples[kind]):,} more"] * (number > len(self.examples[kind]))
         if stored["unjudged"]:
             lines.append(
-                f"not judged: {stored['unjudged']:,} entries that were shown, and lie outside what is kept and cut"
+                f"not judged: {stored['unjudged']:,} entries that were shown, but are trimmed or outside the snapshot"
             )
         if self.forgotten:
             lines.append(
@@ -105,7 +105,7 @@ class AuditReport(NamedTuple):
                 "but for what stands above, and with --allow-forgotten that will do"
             )
         elif self.is_clean:
-            lines.append("clean: what was committed was shown whole, once, and nothing else was")
+            lines.append("clean: every committed message was shown once, and no other message")
         return lines
 
 
@@ -154,7 +154,7 @@ def _report(session: SparkSession, args: argparse.Namespace, cut: Snapshot, prog
     transactions = entries.where("txn_id is not null").groupBy("txn_id").agg(named)
     known = known_transactions(transactions, service, cut).persist()
     states = {row.state: row["count"] for row in known.groupBy("state").count().collect()}
-    progress.say(f"{sum(states.values()):,} transactions have told how they ended")
+    progress.say(f"{sum(states.values()):,} transactions have a known outcome")
     forgetful = known.where("state = 'COMMITTED' and not writers_known").select("txn_id").persist()
     named_in = [row.segment for row in entries.join(forgetful, "txn_id").select("segment").distinct().collect()]
     told = told_writers(session, service, cut, named_in) if named_in else session.createDataFrame([], TOLD)
@@ -203,7 +203,7 @@ def _shown(session: SparkSession, args: argparse.Namespace, cut: Snapshot) -> Da
         rows = session.read.parquet(folder)
         if missing := [name for name in COLUMNS if name not in rows.columns]:
             raise JobFailed(
-                f"{folder} has no column {', '.join(missing)}: what was received is known by {', '.join(COLUMNS)}"
+                f"{folder} has no column {', '.join(missing)}: received rows are identified by {', '.join(COLUMNS)}"
             )
     else:
         rows = (
@@ -248,8 +248,8 @@ def _within(session: SparkSession, entries: DataFrame, service: ServiceAddress, 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = job_parser("audit", __doc__)
     add_service(parser)
-    add_cut(parser).add_argument("--export", metavar="FOLDER", help="what the job export has written there")
-    parser.add_argument("--seen", metavar="PATH", help="Parquet of what was received up to --snapshot")
+    add_cut(parser).add_argument("--export", metavar="FOLDER", help="a folder that the job export has written")
+    parser.add_argument("--seen", metavar="PATH", help="Parquet of the rows received up to --snapshot")
     parser.add_argument(
         "--allow-forgotten", action="store_true", help="an outcome that is forgotten is no reason for 2"
     )

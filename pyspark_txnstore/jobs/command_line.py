@@ -56,7 +56,7 @@ def job_parser(name: str, description: str | None) -> argparse.ArgumentParser:
         prog=f"{name}.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--master", metavar="URL", help="where Spark runs; default: what spark-submit was told, else local[*]"
+        "--master", metavar="URL", help="where Spark runs; default: the master of spark-submit, else local[*]"
     )
     return parser
 

@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
     add_topics(made)
     made.add_argument(
         "--output", metavar="FOLDER", required=True, type=argument(folder_of),
-        help="where generations are kept; the driver and all executors see it, and so do those who read",
+        help="folder of the generations; the driver, all executors and all readers must see it",
     )  # fmt: skip
     made.add_argument(
         "--keep", metavar="N", type=argument(count), default=KEPT_GENERATIONS,
@@ -142,7 +142,9 @@ def parser() -> argparse.ArgumentParser:
         help="go on where retention took what was not compacted yet: keys may keep values that had newer ones",
     )  # fmt: skip
     gaps.add_argument(
-        "--afresh", action="store_true", help="begin anew from what the ledgers keep, without the generation before"
+        "--afresh",
+        action="store_true",
+        help="begin again with the messages that the ledgers keep, without the earlier generation",
     )
     return made
 

@@ -74,7 +74,7 @@ def _cut(args: argparse.Namespace, last: Increment | None) -> Snapshot:
         # ▲ The next cut would lose this topic's place; were the topic added again, it would be exported once more.
         raise JobFailed(f"{left_out[0]} was exported to {args.output.path} so far: name it too, or use another folder")
     if not args.allow_data_loss and (obstacle := last.cut.obstacle(cut)) is not None:
-        raise JobFailed(f"{args.output.path} cannot be gone on with, use another folder: {obstacle}")
+        raise JobFailed(f"{args.output.path} cannot be continued, use another folder: {obstacle}")
     return cut
 
 
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--compression", choices=("zstd", "snappy", "lz4", "gzip", "none"), default="zstd", help="default: zstd"
     )
-    parser.add_argument("--allow-data-loss", action="store_true", help="pass over what retention has taken")
+    parser.add_argument("--allow-data-loss", action="store_true", help="skip messages that retention has deleted")
     return run_job(parser, export, argv)
 
 

@@ -44,7 +44,7 @@ class Increment:
                 raise DataCorrupt(f"{where}: version {document['v']!r} is not supported, expected {VERSION}")
             return Increment(number, Snapshot.from_json(json.dumps(document["snapshot"])), int(document["rows"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise DataCorrupt(f"{where} is not what an export writes: {type(error).__name__}: {error}") from error
+            raise DataCorrupt(f"{where} is not the output of an export: {type(error).__name__}: {error}") from error
 
 
 class ExportFolder(VersionedFolder):

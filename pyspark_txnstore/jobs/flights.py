@@ -70,7 +70,7 @@ class FlightsQueries:
         self._progress.say("running")
         while not stopping.wait(POLL_S):
             self._tell(queries)
-        self._progress.say("finishing what is there")
+        self._progress.say("finishing the messages that are stored")
         for query in queries:  # in this order: what the first still writes is the second's input
             query.processAllAvailable()
         self._tell(queries)
@@ -152,12 +152,12 @@ def parser() -> argparse.ArgumentParser:
     add_service(made)
     topic = argument(_topic_name)
     made.add_argument("--flights", metavar="TOPIC", required=True, type=topic, help="read: one flight a message, JSON")
-    made.add_argument("--statistics", metavar="TOPIC", required=True, type=topic, help="written: what each batch adds")
+    made.add_argument("--statistics", metavar="TOPIC", required=True, type=topic, help="output: the rows of each batch")
     made.add_argument("--parquet", metavar="FOLDER", required=True, help="written: the same as Parquet")
-    made.add_argument("--checkpoint", metavar="FOLDER", required=True, help="where it goes on from after a restart")
+    made.add_argument("--checkpoint", metavar="FOLDER", required=True, help="it continues from here after a restart")
     made.add_argument("--airlines", metavar="CSV", required=True, help="columns carrier and name")
     made.add_argument("--planes", metavar="CSV", required=True, help="columns tailnum and seats")
-    made.add_argument("--available-now", action="store_true", help="process what is there, then end")
+    made.add_argument("--available-now", action="store_true", help="process the stored messages, then end")
     made.add_argument(
         "--every", dest="every_s", metavar="SECONDS", type=argument(seconds), default=1.0,
         help="look for new input, and begin a micro-batch, so often at most (default: 1)",

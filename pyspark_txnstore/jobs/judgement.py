@@ -45,8 +45,8 @@ KNOWN: Final = _schema(
 """`state`: as in `client.outcomes`. `writers`: those that count as far as known, null if all do."""
 
 KINDS: Final = {
-    "torn": "committed transactions of which only a part was shown",
-    "hidden": "committed transactions of which nothing was shown",
+    "torn": "committed transactions that were shown only in part",
+    "hidden": "committed transactions that were not shown",
     "aborted": "shown though aborted, or though their writer did not count",
     "undecided": "shown before they were committed",
     "duplicated": "messages shown twice: the same producer, the same sequence id",
@@ -166,7 +166,7 @@ def _position() -> Column:
 def _of_entries(judged: DataFrame) -> DataFrame:
     """Faults of single entries: invented, lost, or a message shown twice."""
     invented = F.when(~F.col("is_stored"), F.lit("no entry is stored there")).otherwise(
-        F.lit("the entry stored there is of another transaction or producer, or has other sequence ids")
+        F.lit("the entry stored there belongs to another transaction or producer, or has other sequence ids")
     )
     lost = F.col("is_stored") & F.col("txn_id").isNull() & (F.col("shown") < F.col("stored"))
     wrong = [

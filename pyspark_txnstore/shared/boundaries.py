@@ -189,9 +189,7 @@ def _place(segment: str, value: object) -> Place:
         )
     position = Position.parse(value)
     if position.entry_id < 0:
-        raise InvalidArgument(
-            f"{segment}: {value} stands before the first entry of its ledger: name the entry to begin at"
-        )
+        raise InvalidArgument(f"{segment}: {value} is before the first entry of its ledger: name the entry to begin at")
     return position
 
 
@@ -212,13 +210,13 @@ def behind(place: Place, bounds: SegmentBounds, first: Position | None, segment:
     at = before(place)
     if at > bounds.end:
         raise InvalidArgument(
-            f"position {place} lies behind the end of {segment}, {bounds.end}: name one that was stored, the next one "
+            f"position {place} is after the end of {segment}, {bounds.end}: name one that was stored, the next one "
             f"({Position(bounds.end.ledger_id, bounds.end.entry_id + 1)}), or 'latest'"
         )
     if at < kept and not may_be_lost:
         raise DataTrimmed(
             f"position {place} of {segment} is not kept any more, the first one is {first or 'still to come'}: name "
-            "that or 'earliest', or, to go on without what is lost, set failOnDataLoss to false"
+            "that or 'earliest', or, to continue without the lost messages, set failOnDataLoss to false"
         )
     return max(at, kept)
 

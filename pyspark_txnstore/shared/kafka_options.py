@@ -30,5 +30,5 @@ def hint_of(name: str) -> str | None:
     """Names the option to use instead of a Kafka option, which is given in lower case; None for other options."""
     hint = _HINTS.get(name)
     if hint is None and name.startswith("kafka."):
-        return "clients of Kafka's are not at work here: leave it out, the options there are stand in docs/spark.md"
+        return "this source uses no client of Kafka's: leave it out; docs/spark.md lists the options"
     return hint

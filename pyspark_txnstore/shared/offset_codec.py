@@ -271,7 +271,7 @@ def _parse(fields: bytes) -> Snapshot:
             counted={txn_id: read.writers() for txn_id in read.ids()},
         )
         if read.at != len(fields):
-            raise ValueError(f"{len(fields) - read.at} bytes behind its end")
+            raise ValueError(f"{len(fields) - read.at} bytes after its end")
     except (ValueError, IndexError) as error:
         raise InvalidArgument(f"not an offset of txnstore: its cut is damaged: {error}") from error
     return cut
@@ -288,5 +288,5 @@ def _segment(read: _Reader, topic: TopicName) -> tuple[str, SegmentBounds]:
     resolved = read.position()
     bounds = SegmentBounds(resolved, read.position(resolved.ledger_id), bool(read.number(1)))
     if bounds.resolved > bounds.end:
-        raise ValueError(f"{name.path} is resolved to {bounds.resolved}, behind its end {bounds.end}")
+        raise ValueError(f"{name.path} is resolved to {bounds.resolved}, after its end {bounds.end}")
     return name.path, bounds

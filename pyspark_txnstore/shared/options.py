@@ -204,7 +204,9 @@ class SourceOptions:
         topics, pattern = _which_topics(given)
         uncommitted = given.take("isolationLevel", _uncommitted) or False
         if uncommitted and given.is_set("snapshot"):
-            raise InvalidArgument("option 'snapshot': what a snapshot holds was committed, so isolationLevel stays so")
+            raise InvalidArgument(
+                "option 'snapshot': a snapshot has only committed messages: leave isolationLevel at read_committed"
+            )
         isolation = isolation_of(uncommitted=uncommitted)
         end = _ending(given, isolation)
         start = _start(given, isolation)
@@ -216,7 +218,9 @@ class SourceOptions:
         compacted = _compacted(given, uncommitted=uncommitted)
         if compacted is not None and where != condition.EVERYTHING and not where.asks_keys_alone:
             # ▲ If the newest row of a key were filtered out first, an older one would stand for it.
-            raise InvalidArgument("option 'where': of a compacted read only on key; else filter behind newest_per_key")
+            raise InvalidArgument(
+                "option 'where': a compacted read takes only a condition on key; filter others after newest_per_key"
+            )
         max_entries = given.take("maxEntriesPerTrigger", _count)
         min_entries = _at_least(given, max_entries)
         return SourceOptions(
@@ -298,7 +302,7 @@ class _Given:
                 )
             if option is None and name not in _OF_SPARK and not (use in WRITES and name in _OF_ANY_SINK):
                 if (hint := hint_of(name)) is not None:
-                    raise InvalidArgument(f"option {name!r} is of Kafka's source: {hint}")
+                    raise InvalidArgument(f"option {name!r} belongs to Kafka's source: {hint}")
                 known = ", ".join(one.name for one in OPTIONS if use in one.uses)
                 raise InvalidArgument(f"option {name!r} is not known; of a {use} there are: {known}")
 
@@ -308,7 +312,7 @@ class _Given:
     def at_most_one(self, names: tuple[str, ...], tells: str) -> None:
         found = [name for name in names if self.is_set(name)]
         if len(found) > 1:
-            told = f"options {' and '.join(map(repr, found[:2]))} both tell {tells}"
+            told = f"options {' and '.join(map(repr, found[:2]))} both say {tells}"
             raise InvalidArgument(f"{told}: leave one out")
 
     def take(self, name: str, parse: Callable[[str], V]) -> V | None:
@@ -405,7 +409,9 @@ def _compacted(given: _Given, *, uncommitted: bool) -> Path | None:
     if folder is None:
         raise InvalidArgument("option 'compacted' needs 'compactedPath': the folder that the job compact writes to")
     if uncommitted:
-        raise InvalidArgument("option 'compacted': what was compacted was committed, so isolationLevel stays so")
+        raise InvalidArgument(
+            "option 'compacted': compacted messages are committed: leave isolationLevel at read_committed"
+        )
     return folder
 
 

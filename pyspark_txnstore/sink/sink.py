@@ -112,7 +112,7 @@ def _task() -> TaskContext:
 def stream_sink(options: SinkOptions, schema: StructType, *, mark: bytes = b"", overwrite: bool) -> StreamSink:
     """`mark`: as in `StreamSink`. Raises `InvalidArgument`."""
     if overwrite:
-        raise InvalidArgument("outputMode('complete') would replace what the topic holds: use 'append'")
+        raise InvalidArgument("outputMode('complete') would replace the messages of the topic: use 'append'")
     check_schema(schema, options.topic)
     return StreamSink(options, batch_names.stream_sink(options.sink_name, options.topic), mark)
 
@@ -120,7 +120,7 @@ def stream_sink(options: SinkOptions, schema: StructType, *, mark: bytes = b"", 
 def batch_sink(options: SinkOptions, schema: StructType, *, overwrite: bool) -> BatchSink:
     """Raises `InvalidArgument`."""
     if overwrite:
-        raise InvalidArgument("mode('overwrite') would replace what the topic holds: use mode('append')")
+        raise InvalidArgument("mode('overwrite') would replace the messages of the topic: use mode('append')")
     check_schema(schema, options.topic)
     if options.write_id is not None and options.sink_name is None and names_topics(schema):
         raise InvalidArgument(
@@ -157,7 +157,7 @@ def _commit(options: SinkOptions, commit: BatchCommit | Repeat | None, *, repeat
         state = _state_of(options, commit.txn_id)
         if state != "COMMITTED":
             raise InvalidTxnState(
-                f"the transaction {commit.txn_id} of {commit.name!r} is {state}, its rows are gone: run the batch "
+                f"the transaction {commit.txn_id} of {commit.name!r} is {state}, its rows do not count: run the batch "
                 f"again, and raise transactionTimeoutMs if batches take longer than that ({error})"
             ) from error
         _leave_out(options, commit.name, commit.content)
@@ -259,7 +259,7 @@ def _abort(options: SinkOptions, run: BatchRun, look: Callable[[], list[_Open]])
         try:
             left = look()
         except TxnError as error:
-            _log.warning("what a failed batch has left open could not be seen, its deadline aborts it: %s", error)
+            _log.warning("the open transaction of a failed batch was not found, its deadline aborts it: %s", error)
             return
         for one in left:
             if not run.is_superseded_by(one.attempt):

@@ -140,5 +140,5 @@ def bounded(cuts: Cuts, options: SourceOptions, base: Snapshot) -> tuple[Snapsho
     for path, one in end.segments.items():
         at = None if start is None else start.bounds(path)
         if at is not None and at.end > one.end:
-            raise InvalidArgument(f"the read begins behind {at.end} of {path}, and is to end at {one.end} already")
+            raise InvalidArgument(f"the read begins after {at.end} of {path}, and is to end at {one.end} already")
     return start, end

@@ -43,7 +43,7 @@ from txnwire.snapshot import OF_ANOTHER_STORE, SegmentBounds, Snapshot, TopicBou
 
 VERSION: Final = 1
 
-START_AFRESH: Final = "begin anew from what the ledgers keep, with --afresh"
+START_AFRESH: Final = "begin again with the messages that the ledgers keep, with --afresh"
 
 
 class DataFile(NamedTuple):
@@ -198,7 +198,7 @@ def next_step(
     Raises `InvalidArgument`: the snapshot does not follow `previous`, or retention has taken what was not compacted yet
     and `accept_gaps` is not set."""
     if not snapshot.store:
-        raise InvalidArgument("the snapshot does not say of which store it is: take a new one")
+        raise InvalidArgument("the snapshot does not name its store: take a new one")
     bounds = snapshot.topics[topic]
     if previous is not None:
         _check_follows(snapshot, previous, accept_gaps=accept_gaps)
@@ -222,7 +222,7 @@ def next_step(
 
 def _check_follows(snapshot: Snapshot, previous: Manifest, *, accept_gaps: bool) -> None:
     if (other := previous._of_another(snapshot)) is not None:
-        raise InvalidArgument(f"generation {previous.generation} cannot be gone on with: {other}; {START_AFRESH}")
+        raise InvalidArgument(f"generation {previous.generation} cannot be continued: {other}; {START_AFRESH}")
     if snapshot.revision < previous.cut.revision:
         raise InvalidArgument(
             f"the snapshot belongs to revision {snapshot.revision}, but generation {previous.generation} already to "

@@ -43,7 +43,10 @@ class Generations(VersionedFolder):
         path = self.document_of(generation)
         manifest = Manifest.from_json(path.read_bytes(), where=str(path))
         if (manifest.generation, manifest.topic) != (generation, self.topic):
-            raise DataCorrupt(f"{path} is of generation {manifest.generation} of {manifest.topic}: it was moved here")
+            raise DataCorrupt(
+                f"{path} belongs to generation {manifest.generation} of {manifest.topic} and was moved here: move it "
+                "back"
+            )
         return manifest
 
     def paths(self, manifest: Manifest) -> list[str]:
@@ -157,8 +160,8 @@ def read_part(
                     yield batch.select(schema.names).cast(schema) if schema.names else of_no_columns(batch.num_rows)
     except FileNotFoundError as error:
         raise DataCorrupt(
-            f"{part.path} is gone: newer generations were made while this was read; read again, or have the job keep "
-            "more of them (--keep)"
+            f"{part.path} is gone: newer generations have replaced it during the read; read again, or let the job "
+            "keep more of them (--keep)"
         ) from error
     except (pyarrow.ArrowException, KeyError) as error:
         raise DataCorrupt(f"{part.path}: {type(error).__name__}: {error}") from error

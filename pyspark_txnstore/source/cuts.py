@@ -140,7 +140,7 @@ class Cuts:
         gone = [topic for topic, one in end.topics.items() if topic not in now or now[topic].epoch < one.epoch]
         if not gone:
             return start, end
-        self._lost(f"{', '.join(gone)}: in the checkpoint's last batch, and deleted since, maybe made again")
+        self._lost(f"{', '.join(gone)}: in the checkpoint's last batch, but deleted since, and perhaps created again")
         return None if start is None else _without(start, gone), _without(end, gone)
 
     def _there_now(self, topics: Sequence[str]) -> Mapping[str, TopicBounds]:
@@ -223,7 +223,7 @@ class Cuts:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataTrimmed(f"{what}: to go on without what is lost, set failOnDataLoss to false")
+            raise DataTrimmed(f"{what}: to continue without the lost messages, set failOnDataLoss to false")
         if self._told != what:
             # Once: an idle query asks again and again from the same start.
             self._told = what

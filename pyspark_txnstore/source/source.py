@@ -174,7 +174,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.compacted is not None and (more := [name for name in schema.names if name in MORE.names]):
-            raise InvalidArgument(f"option 'compacted': what was compacted has no {', '.join(more)}, only 'position'")
+            raise InvalidArgument(f"option 'compacted': compacted rows have no {', '.join(more)}, only 'position'")
         self._options = options
         self._schema = schema
         self._patience = Patience(options.planning_retry_s)

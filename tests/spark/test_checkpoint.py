@@ -173,7 +173,7 @@ def told(folder: Path, *words: str) -> str:
 
 def test_the_command_says_where_a_query_stands_and_what_a_restart_does(folder: Path) -> None:
     plan(folder, 0, FIRST)
-    assert "goes on with batch 1, from where batch 0 ended: all of it is done" in told(folder)
+    assert "continues with batch 1, from where batch 0 ended: all of it is done" in told(folder)
     plan(folder, 1, SECOND, done=False)
     said = told(folder)
     assert f"query {QUERY}" in said

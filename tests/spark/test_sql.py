@@ -67,13 +67,15 @@ def test_nothing_that_would_replace_rows_or_hide_that_it_appends_writes(
     to = rows.write.format("txnstore").options(**{"service.url": service.url, "topic": topic})
     created = rows.writeTo("other").using("txnstore").options(**{"service.url": service.url, "topic": topic})
     options = given(service, topic)
-    refused(lambda: spark.sql(f"INSERT OVERWRITE {view} SELECT * FROM {view}"), "would replace what the topic holds")
-    refused(lambda: rows.write.insertInto(view, overwrite=True), "would replace what the topic holds")
+    refused(
+        lambda: spark.sql(f"INSERT OVERWRITE {view} SELECT * FROM {view}"), "would replace the messages of the topic"
+    )
+    refused(lambda: rows.write.insertInto(view, overwrite=True), "would replace the messages of the topic")
     refused(lambda: to.mode("error").saveAsTable("other"), "would append to what the topic has")
     refused(lambda: to.mode("ignore").saveAsTable("other"), "would append to what the topic has")
-    refused(lambda: to.mode("overwrite").saveAsTable("other"), "would replace what the topic holds")
+    refused(lambda: to.mode("overwrite").saveAsTable("other"), "would replace the messages of the topic")
     refused(created.create, "would append to what the topic has")
-    refused(created.createOrReplace, "would replace what the topic holds")
+    refused(created.createOrReplace, "would replace the messages of the topic")
     refused(lambda: spark.sql(f"CREATE TABLE other USING txnstore OPTIONS ({options})"), "CREATE TEMPORARY VIEW")
     select = f"CREATE TABLE other USING txnstore OPTIONS ({options}) AS SELECT X'00' AS value"
     refused(lambda: spark.sql(select), "there are no options")

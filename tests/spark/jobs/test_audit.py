@@ -185,7 +185,7 @@ def test_a_report_in_words_names_what_and_where() -> None:
     counts = dict.fromkeys(KINDS, 0) | {"torn": 7}
     report = audit.AuditReport(["topic://a/b/c"], 80, stored, {"COMMITTED": 2000}, counts, {"torn": [finding]})
     text = report.as_text()
-    assert "TORN: 7 committed transactions of which only a part was shown" in text
+    assert "TORN: 7 committed transactions that were shown only in part" in text
     assert "transaction 0001-7: 3 of 6 messages were shown; segment a/b/c/0000-ffff-0 at 1:4" in text
     assert "… and 6 more" in text
     assert "2,000 committed" in text

@@ -263,7 +263,7 @@ def test_the_guides_program_runs(prices: Prices, service: Service) -> None:
         ({"compacted": "yes", "compactedPath": "/x"}, "option 'compacted': 'yes' is neither true nor false"),
         (
             {"compacted": "true", "compactedPath": "/x", "isolationLevel": "read_uncommitted"},
-            "option 'compacted': what was compacted was committed",
+            "option 'compacted': compacted messages are committed",
         ),
     ],
 )

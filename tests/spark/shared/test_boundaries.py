@@ -219,7 +219,7 @@ def test_positions_are_told_by_topic_and_segment() -> None:
     wrong: dict[str, Any] = {
         "expected a position such as": {"0000-7fff-1": 12},
         "expected <ledger id>:<entry id>": {"0000-7fff-1": "12"},
-        "stands before the first entry": {"0000-7fff-1": "12:-1"},
+        "is before the first entry": {"0000-7fff-1": "12:-1"},
         "is not <lo>-<hi>-<id>": {"0": "12:0"},
         "is no segment of": {"t/n/other/0000-7fff-1": "12:0"},
         "expected {": {},
@@ -268,7 +268,7 @@ def test_a_position_is_the_first_behind_the_boundary(place: Place, first: Positi
 def test_a_position_that_is_not_stored_is_refused() -> None:
     bounds, first = BASE.segments[LEFT], Position(4, 3)
     for place in (Position(4, 11), Position(5, 0)):
-        with pytest.raises(InvalidArgument, match=r"lies behind the end of .*, 4:9: name one .* \(4:10\)"):
+        with pytest.raises(InvalidArgument, match=r"is after the end of .*, 4:9: name one .* \(4:10\)"):
             behind(place, bounds, first, LEFT, may_be_lost=True)
     for kept in (first, None):
         with pytest.raises(DataTrimmed, match="is not kept any more"):

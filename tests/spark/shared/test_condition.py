@@ -102,5 +102,5 @@ def test_a_compacted_read_takes_a_condition_on_keys_alone() -> None:
         "publish_time >= '2026-11-24T06:00:00Z'",
         f"topic = '{TOPIC}'",
     ):
-        with pytest.raises(InvalidArgument, match="'where': of a compacted read only on key"):
+        with pytest.raises(InvalidArgument, match="'where': a compacted read takes only a condition on key"):
             SourceOptions.parse(options | {"where": text}, use="read")

@@ -243,7 +243,7 @@ def test_x1_what_was_aborted_before_its_commit_is_not_taken_for_written(
     transaction, and the batch would be passed over without a row."""
     sync_client.create_topic(topic)
     lines.add(f"{number}" for number in range(10))
-    with pytest.raises(PySparkException, match="ABORTED, its rows are gone: run the batch again"):
+    with pytest.raises(PySparkException, match="ABORTED, its rows do not count: run the batch again"):
         lines.run(topic, tasks=2, fault="abort before commit")
     assert read_all(sync_client, topic) == []
     lines.run(topic, tasks=2)

@@ -171,7 +171,7 @@ def test_a_segment_that_held_nothing_may_go_uncompacted() -> None:
         (replace(cut(30, SPLIT), store="store-2"), "another cluster"),
         (cut(30, {"0000-ffff-7": complete(), "0000-7fff-8": active(), "8000-ffff-9": active()}, lost=6), "made again"),
         (cut(9, SPLIT), "already to 10: take a newer one"),
-        (replace(cut(30, SPLIT), store=""), "does not say of which store"),
+        (replace(cut(30, SPLIT), store=""), "does not name its store"),
     ],
 )
 def test_a_snapshot_that_does_not_follow_the_generation_is_refused(snapshot: Snapshot, message: str) -> None:

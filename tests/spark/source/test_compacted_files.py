@@ -173,7 +173,7 @@ def test_part_of_a_generation_is_never_shown_for_all_of_it(generations: Generati
 def test_a_generation_in_the_place_of_another_is_refused(generations: Generations) -> None:
     make(generations, 1, 1)
     generations.path_of(1).rename(generations.path_of(2))
-    with pytest.raises(DataCorrupt, match="is of generation 1"):
+    with pytest.raises(DataCorrupt, match="belongs to generation 1"):
         generations.manifest(2)
 
 

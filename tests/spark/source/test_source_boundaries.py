@@ -166,7 +166,7 @@ def test_positions_begin_at_themselves_and_end_before_themselves(
     (segment,) = place(reads.rows(), b"a000")[topic]
     for name, found in (("earliest", numbered("a", 8)), ("latest", [])):
         assert reads.values(startingOffsets=json.dumps({topic: {segment: name}})) == found
-    with pytest.raises(InvalidArgument, match=r"begins behind .* and is to end at"):
+    with pytest.raises(InvalidArgument, match=r"begins after .* and is to end at"):
         reads.values(startingOffsets=fifth, endingOffsets=third)
 
 
@@ -237,7 +237,7 @@ def test_a_snapshot_and_a_time_that_lies_before_it_are_refused(
     now = moment()
     send(sync_client, topic, [b"a"])
     cut = sync_client.snapshot(topic).to_json()
-    with pytest.raises(InvalidArgument, match=r"begins behind .* and is to end at"):
+    with pytest.raises(InvalidArgument, match=r"begins after .* and is to end at"):
         reads.values(startingOffsets=cut, endingTimestamp=now, failOnDataLoss="false")
     send(sync_client, topic, [b"b"])
     assert reads.values(startingOffsets=cut, endingTimestamp=moment()) == [b"b"]

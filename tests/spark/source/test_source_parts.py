@@ -216,13 +216,16 @@ def test_options_are_read_whatever_the_case_of_their_names() -> None:
         ({"maxRecordsPerFile": "5"}, "'maxrecordsperfile' is not known"),
         ({"snapshot": "{}"}, "'snapshot' is not for this"),
         ({"sinkName": "s"}, "'sinkName' is not for this: it belongs to write or stream write"),
-        ({"kafka.bootstrap.servers": "h:1"}, "is of Kafka's source: name servers of the cluster with 'service.url'"),
+        (
+            {"kafka.bootstrap.servers": "h:1"},
+            "belongs to Kafka's source: name servers of the cluster with 'service.url'",
+        ),
         ({"subscribe": "prices"}, "'topic', or several with 'topics'"),
         ({"subscribePattern": "p.*"}, "use 'topicsPattern'"),
         ({"maxOffsetsPerTrigger": "5"}, "use 'maxRowsPerTrigger'"),
         ({"minOffsetsPerTrigger": "5"}, "use 'minEntriesPerTrigger'"),
         ({"includeHeaders": "true"}, "the column 'properties'"),
-        ({"kafka.security.protocol": "SSL"}, "clients of Kafka's are not at work here"),
+        ({"kafka.security.protocol": "SSL"}, "this source uses no client of Kafka's"),
         ({"maxRows": "5"}, "'maxrows' is not known; of a stream read there are: service.url"),
     ],
 )
@@ -256,7 +259,7 @@ def test_a_batch_read_ends_in_one_way() -> None:
         SourceOptions.parse(URL | {"snapshot": cut, "endingOffsets": cut}, use="read")
     with pytest.raises(InvalidArgument, match="has nothing to read"):
         SourceOptions.parse(URL | {"startingOffsets": "latest"}, use="read")
-    with pytest.raises(InvalidArgument, match="what a snapshot holds was committed"):
+    with pytest.raises(InvalidArgument, match="a snapshot has only committed messages"):
         SourceOptions.parse(URL | {"snapshot": cut, "isolationLevel": "read_uncommitted"}, use="read")
 
 

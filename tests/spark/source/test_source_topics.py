@@ -198,7 +198,7 @@ def test_a_query_gets_over_a_planned_batch_of_a_topic_that_is_deleted(
         sync_client.create_topic(b)
         send(sync_client, b, [b"third"])
     query.restart()
-    with pytest.raises(DataTrimmed, match=f"{b}: in the checkpoint's last batch, and deleted since"):
+    with pytest.raises(DataTrimmed, match=f"{b}: in the checkpoint's last batch, but deleted since"):
         query.replay(1)
     query.restart(failOnDataLoss="false")
     assert values(query.replay(1)) == [b"second"]
