@@ -64,7 +64,9 @@ def serve(
     etcd_user: Annotated[
         str | None, typer.Option(help="etcd user; the password comes from TXN_ETCD_PASSWORD or the file")
     ] = None,
-    etcd_ca: Annotated[Path | None, typer.Option(help="PEM file: who signed etcd's certificate")] = None,
+    etcd_ca: Annotated[
+        Path | None, typer.Option(help="PEM file of the authority that signed etcd's certificate")
+    ] = None,
     etcd_cert: Annotated[Path | None, typer.Option(help="PEM file: our certificate towards etcd")] = None,
     etcd_key: Annotated[Path | None, typer.Option(help="PEM file: its private key")] = None,
     etcd_quota_bytes: Annotated[
@@ -72,7 +74,9 @@ def serve(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where ledgers are kept")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port to serve")] = None,
-    advertise: Annotated[str | None, typer.Option(help="host:port told to others; default: what was bound")] = None,
+    advertise: Annotated[
+        str | None, typer.Option(help="host:port that others connect to; default: the bound address")
+    ] = None,
     admin_listen: Annotated[
         str | None, typer.Option(help="host:port of /healthz, /readyz and /metrics; default: any port; off: none")
     ] = None,

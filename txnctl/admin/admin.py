@@ -288,7 +288,7 @@ class Administration:
         if silent:
             # One that was pruned meanwhile is missing when it is asked again.
             path, error = next(iter(silent.items()))
-            raise NotOwner(f"{len(silent)} segments do not tell where {name} stands, segment://{path} first: {error}")
+            raise NotOwner(f"{len(silent)} segments do not report where {name} stands, segment://{path} first: {error}")
         segments = {path: answer["position"] for path, answer in answers.items()}
         return {"life": topology.life, "epoch": topology.epoch, "segments": segments}
 
@@ -423,7 +423,7 @@ class Administration:
             else:
                 row = nothing_held(f"has acks of {name} that are pending") | {"waiting": [name]}
             row["why"] += "" if is_open else f"; {one.record.header.state}, but not cleaned up"
-            row["why"] += "; nobody owns the segment" if path in one.ownerless else ""
+            row["why"] += "; the segment has no owner" if path in one.ownerless else ""
             rows.append(self._row(one.record) | row | {"segment": path})
         return rows
 

@@ -113,7 +113,7 @@ class KeyAnswers:
         try:
             answer = await self._calls.ask(address, "coordinator.keys", keys=names)
         except TxnError as error:
-            log.info("a coordinator does not say who is connected", address=address, error=str(error))
+            log.info("a coordinator does not report its clients", address=address, error=str(error))
             return None
         epochs: list[int | None] = answer["epochs"]
         return epochs

@@ -121,8 +121,8 @@ class DroppedList:
         parts = [f"{sure:,} of them are known to have been committed"] * (sure > 0)
         parts += [f"whether {rest:,} of them had been committed, nothing tells"] * (rest > 0)
         return (
-            f"{len(self._all):,} transactions are aborted for good ({told}): {'; '.join(parts)}. "
-            f"Their ids, with what is known of each: {self.path}"
+            f"{len(self._all):,} transactions are aborted for good ({told}): {'; '.join(parts)}. Their ids, and "
+            f"details of each: {self.path}"
         )
 
     def write(self) -> None:

@@ -90,14 +90,14 @@ class Dropping:
             "torn",
             f"{sum(one.expected - one.found for one in short)} entries or more are missing, in {len(self.short)} "
             f"segments. {len(found.dropped)} committed transactions that lost a part, or may have, are aborted "
-            "everywhere; what they had acked by then stays acked. What was lost of plain messages, and of transactions "
-            "of which nothing is left, nobody can name",
+            "everywhere; messages that they had acked by then stay acked. Lost plain messages, and transactions of "
+            "which no entry is left, cannot be listed",
         )
         if found.unsure:
             self._repair.find(
                 "unsure",
                 f"{len(found.unsure)} transactions were committed at about the time of the folder's last mark, or "
-                "behind it, and collected: nothing tells any more whether they lost a part. What is left of them STAYS "
+                "after it, and collected, so it is not known whether they lost a part. Their remaining messages STAY "
                 f"VISIBLE: {few(found.unsure)}",
             )
 
@@ -129,7 +129,8 @@ class Dropping:
             self._repair.find(
                 "torn",
                 f"{len(found)} committed transactions are aborted everywhere: the data folder was copied before etcd, "
-                "as far as its mark tells, so it may lack a part of them. What they had acked by then stays acked",
+                "as far as its mark tells, so it may lack a part of them. Messages that they had acked by then stay "
+                "acked",
             )
 
     async def _left(self, counted: Mapping[str, Mapping[int, OnDisk]]) -> dict[tuple[TxnId, str], int]:

@@ -29,7 +29,7 @@ def ops_have_headers(picture: Picture, _: int) -> Iterator[str]:
     """Collection deletes a header only when no op key is left (DESIGN §5), so an op without one is an orphan."""
     for txn_id, segment, _subscription in picture.ops:
         if txn_id not in picture.headers:
-            yield f"{segment} has op records of {txn_id}, whose header is gone"
+            yield f"{segment} has op records of {txn_id}, whose header is missing"
 
 
 def ops_and_indexes_agree(picture: Picture, _: int) -> Iterator[str]:
@@ -89,7 +89,7 @@ def records_belong_to_segments(picture: Picture, _: int) -> Iterator[str]:
     for what, segments in places.items():
         for segment in segments:
             if segment not in present:
-                yield f"{segment} is no segment of any topic, but has {what}"
+                yield f"{segment} belongs to no topic, but has {what}"
 
 
 def cursors_and_assignments_belong_to_subscriptions(picture: Picture, _: int) -> Iterator[str]:

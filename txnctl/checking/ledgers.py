@@ -142,7 +142,7 @@ async def _unreadable_sidecar(ledgers: LedgerStore, segment: str, info: LedgerIn
     try:
         raw = await ledgers.read_sidecar(segment, info.ledger_id)
         if raw is None:
-            return f"{where} is missing: {info.aborted} aborted records stood in it"
+            return f"{where} is missing: {info.aborted} aborted records were in it"
         aborted = decode_sidecar(raw, info.ledger_id, where)
     except TxnError as error:
         return str(error)

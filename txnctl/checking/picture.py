@@ -287,9 +287,9 @@ def expect_readable(picture: Picture, passing: Iterable[bytes]) -> None:
     if unreadable:
         more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
         raise DataCorrupt(
-            f"etcd holds records that cannot be read: {unreadable[0]}{more} (`check` lists them). Nothing is repaired: "
-            "what they tell of would count as lost. Is this program older than the servers? Then use theirs. If "
-            "records are damaged, delete those whose loss you accept, and repair again"
+            f"etcd holds records that cannot be read: {unreadable[0]}{more} (`check` lists them). Nothing is "
+            "repaired, because their contents would count as lost. If this program is older than the servers, use "
+            "theirs. If records are damaged, delete those that you can lose, and repair again"
         )
 
 

@@ -262,7 +262,7 @@ class Repair:
         except DataCorrupt:
             if not self._folder_is_older:
                 raise
-            self.find("missing", f"{segment}: open ledger {ledger_id} is damaged, nobody serves the segment: {error}")
+            self.find("missing", f"{segment}: open ledger {ledger_id} is damaged, no broker serves it: {error}")
             return OnDisk(0, 0, damaged=True)
         if there is None:
             raise error
@@ -391,12 +391,12 @@ class Repair:
         if lost and unknown:
             self.find(
                 "missing",
-                f"{segment}: the sidecars of ledgers {few(lost)} are lost: nothing tells any more whether "
-                f"{few(unknown)} were aborted, so nobody serves the segment",
+                f"{segment}: the sidecars of ledgers {few(lost)} are lost, so it is not known whether {few(unknown)} "
+                "were aborted, and no broker serves the segment",
             )
             return doomed, []
         if lost:
-            self.find("sidecars", f"{segment}: those of ledgers {few(lost)} are lost; etcd tells what they had listed")
+            self.find("sidecars", f"{segment}: those of ledgers {few(lost)} are lost; etcd still has their records")
         return doomed, lost
 
     def _note(self, txn_id: TxnId, judge: RewoundJudge, writer: int, segment: str, messages: int) -> None:
@@ -433,14 +433,14 @@ class Repair:
         if trimmed := [one for one in adopted.gone if one not in adopted.missing]:
             self.find(
                 "ledgers",
-                f"{segment}: the files of ledgers {few(trimmed)} are gone, by retention or deletion after the backup "
-                "(or they are lost): readers begin behind them",
+                f"{segment}: the files of ledgers {few(trimmed)} are missing, because of retention or deletion after "
+                "the backup (or they are lost): readers begin after them",
             )
         for ledger_id in adopted.missing if segment not in self._dropping.short else ():
             self.find(
                 "missing",
-                f"{segment}: the file of ledger {ledger_id} is gone, older ones are there: its data is lost, and "
-                "`check` goes on saying so",
+                f"{segment}: the file of ledger {ledger_id} is missing, although older ones are there: its data is "
+                "lost, and `check` will keep reporting it",
             )
         if record.sealed and adopted.record.sealed is None:
             self.find("layout", f"{segment}: its seal was undone after the backup, and is again")
@@ -456,8 +456,8 @@ class Repair:
             to = await self._ledgers.set_aside(segment, folder)
             self.find(
                 "orphans",
-                f"{segment}: {entries} entries in files of a segment that no topic has: made, or split off, after the "
-                f"backup. They stand in {to} now, whole; nobody reads them",
+                f"{segment}: {entries} entries in files of a segment that belongs to no topic: it was created or "
+                f"split off after the backup. They are in {to} now, unchanged; no broker reads them",
             )
 
     def _report_lost(self) -> None:
@@ -468,7 +468,7 @@ class Repair:
         self.find(
             "transactions",
             f"{len(self._lost)} transactions with {sum(self._lost.values())} messages were begun after the backup. "
-            f"Etcd knows neither them nor what they had acked, so they are aborted; {told}",
+            f"Etcd has neither them nor their acks, so they are aborted; {told}",
         )
         for txn_id, messages in list(self._lost.items())[:SHOWN]:
             known = ", known to have been committed" if txn_id in self._committed else ""
@@ -493,4 +493,4 @@ class Repair:
 
 
 def _somebody_else() -> InternalError:
-    return InternalError("/incarnation was changed by somebody else: is another repair running? Run one again, alone")
+    return InternalError("another process changed /incarnation: is another repair running? Wait, and repair again")

@@ -7,7 +7,7 @@ from txnctl.commands.shared.groups import group
 from txnctl.commands.shared.output import Format, Output, show_rows
 from txnctl.commands.shared.running import run
 
-app = group("Brokers: who is there and what each serves.")
+app = group("Brokers: which are alive and which segments each serves.")
 
 
 @app.command(name="list")

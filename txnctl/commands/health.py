@@ -39,5 +39,5 @@ def health(
         print(error.read().decode().strip())
         raise typer.Exit(1) from error
     except (OSError, HTTPException) as error:
-        print(f"nobody answers at {host}:{port} as a server's HTTP does: {error!r}")
+        print(f"no server answers HTTP at {host}:{port}: {error!r}")
         raise typer.Exit(1) from error

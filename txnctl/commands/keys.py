@@ -13,7 +13,7 @@ from txnctl.commands.shared.output import Format, Output, show_done, show_json, 
 from txnctl.commands.shared.running import run
 from txnwire.transport.serving import ANONYMOUS
 
-app = group("Transaction keys: who holds them, and taking one out of use.")
+app = group("Transaction keys: list their holders, and delete one.")
 
 Key = Annotated[str, typer.Argument(help="the transaction key, as clients connect with it")]
 Owner = Annotated[str, typer.Option(help="whose key it is; without authentication everybody is anonymous")]

@@ -57,9 +57,11 @@ def delete(
     if (name is None) == (prefix is None):
         raise typer.BadParameter("name one, or a prefix of several with --prefix")
     if prefix == "":  # ▲ a variable of a script that is not set: jobs of every namespace would run again
-        raise InvalidArgument("--prefix is empty, so every name of the cluster would go: name what they start with")
+        raise InvalidArgument(
+            "--prefix is empty, so every name of the cluster would be deleted: name the beginning of the names"
+        )
     what = f"the name {name}" if name is not None else f"all names that start with {prefix!r}"
-    expect_yes(f"forget {what}? Whoever begins one again does its work again", yes=yes)
+    expect_yes(f"forget {what}? A program that begins one again does its work again", yes=yes)
 
     async def work() -> None:
         async with asking(url) as cluster:

@@ -65,7 +65,7 @@ def produce(
     ] = Input.LINES,
     null: Null = False,
     output: Annotated[
-        Format, typer.Option("--output", "-o", help="how the count at the end is told: text or a JSON object")
+        Format, typer.Option("--output", "-o", help="form of the count at the end: text or a JSON object")
     ] = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -86,7 +86,7 @@ def consume(
     topic: Topic,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="its position is kept under this name")],
     kind: Annotated[
-        SubscriptionKind, typer.Option("--type", help="stream: in order per key; queue: whoever is free")
+        SubscriptionKind, typer.Option("--type", help="stream: in order per key; queue: any free consumer")
     ] = SubscriptionKind.STREAM,
     count: Annotated[int | None, typer.Option(min=1, help="stop after so many messages")] = None,
     idle: Annotated[float | None, seconds(least=0.01, help="stop when nothing came for so long")] = None,
@@ -97,7 +97,7 @@ def consume(
         str, typer.Option(help="where a new subscription begins: earliest, latest, a time, a message id")
     ] = "earliest",
     isolation: Annotated[
-        IsolationOption, typer.Option(help="uncommitted: what open and aborted transactions wrote, too")
+        IsolationOption, typer.Option(help="uncommitted: also messages of open and aborted transactions")
     ] = IsolationOption.COMMITTED,
     name: Annotated[str | None, typer.Option(help="of this consumer; default: a random one")] = None,
     null: Null = False,
@@ -147,7 +147,7 @@ async def _tell_unread(consumer: txnclient.Consumer[bytes]) -> None:
 
 def _stays(topic: str, subscription: str) -> str:
     return (
-        f"subscription {subscription} stays, and goes on here the next time; unread messages are kept for it: "
+        f"subscription {subscription} stays, and continues here the next time; unread messages are kept for it: "
         f"`txnctl subscriptions delete {topic} {subscription}` deletes it, `txnctl read` needs none"
     )
 

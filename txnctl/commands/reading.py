@@ -33,7 +33,7 @@ From = Annotated[str, typer.Option("--from", help=f"earliest, a snapshot's file,
 To = Annotated[str | None, typer.Option("--to", help="a snapshot's file, or a time, as for --from; default: as of now")]
 At = Annotated[
     str | None,
-    typer.Option(help="all as it stood then: a file that `txnctl snapshot -o json` wrote, or a time"),
+    typer.Option(help="the topic as of this moment: a file that `txnctl snapshot -o json` wrote, or a time"),
 ]
 
 
@@ -42,10 +42,10 @@ def read(
     start: From = "earliest",
     to: To = None,
     at: At = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with what comes, until Ctrl-C")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="continue with new messages, until Ctrl-C")] = False,
     count: Annotated[int | None, typer.Option(min=1, help="stop after so many messages")] = None,
     isolation: Annotated[
-        IsolationOption, typer.Option(help="uncommitted: what open and aborted transactions wrote, too")
+        IsolationOption, typer.Option(help="uncommitted: also messages of open and aborted transactions")
     ] = IsolationOption.COMMITTED,
     null: Null = False,
     output: Annotated[
@@ -58,7 +58,7 @@ def read(
     A time is that of sending. A transaction is shown whole or not at all: one that sent anything after the end is left
     out."""
     if at is not None and (to is not None or follow or start != "earliest"):
-        raise InvalidArgument("--at is for reading all of it as it stood: leave out --from, --to and --follow")
+        raise InvalidArgument("--at reads the whole topic as of one moment: leave out --from, --to and --follow")
     if to is not None and follow:
         raise InvalidArgument("--follow has no end: leave out --to")
     first = _bound(start, "--from")

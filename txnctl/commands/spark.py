@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark_txnstore.checkpoint import Checkpoint, CheckpointBatch
     from txnclient.reading.snapshot import Snapshot
 
-app = group("Spark: where a query stands, by its checkpoint.")
+app = group("Spark: how far a query is, by its checkpoint.")
 
 _BATCH_COLUMNS = ["batch", "spark_commit", "source", "revision", "pending"]
 _OFFSET_COLUMNS = ["source", "topic", "segment", "begin", "end", "resolved", "sealed"]
@@ -135,7 +135,7 @@ def _show(answer: dict[str, Any]) -> None:
         empty="no batch has been planned yet",
     )
     if batches and batches[-1]["offsets"]:
-        say(f"batch {batches[-1]['batch']} reads, behind begin and up to end:")
+        say(f"batch {batches[-1]['batch']} reads, after begin and up to end:")
         show_rows(batches[-1]["offsets"], _OFFSET_COLUMNS, Format.TABLE, empty="")
     say(_restart(answer["restart"], batches))
 
@@ -148,7 +148,9 @@ def _restart(restart: dict[str, Any], batches: list[dict[str, Any]]) -> str:
     if not restart["again"]:
         if not batches:
             return "a restart begins with batch 0, where startingOffsets say: nothing is planned yet"
-        said = f"a restart goes on with batch {batch}, from where batch {batches[-1]['batch']} ended: all of it is done"
+        said = (
+            f"a restart continues with batch {batch}, from where batch {batches[-1]['batch']} ended: all of it is done"
+        )
         if restart.get("outcome") == "COMMITTED":
             said += (
                 f". But {restart['transaction']} is COMMITTED already, by another run of this checkpoint or a copy of "
@@ -165,9 +167,9 @@ def _means(outcome: str | None) -> str:
     if outcome == "COMMITTED":
         return "is COMMITTED: its rows are left out, nothing is written twice"
     if outcome == "OPEN":
-        return "is OPEN, left by the run that died or of one that is at work: the new run aborts it and writes anew"
+        return "is OPEN, of a run that died or is still at work: the new run aborts it and writes again"
     if outcome == "ABORTED":
-        return "is ABORTED: nothing of it counts, the batch is written anew"
+        return "is ABORTED: it does not count, and the batch is written again"
     if outcome is None:
         return "was never begun: the batch is written"
     return f"is {cell(outcome)}: whether its rows count is not known"

@@ -15,7 +15,7 @@ from txnctl.commands.shared.running import run
 from txnctl.commands.shared.typed import TIMES
 from txnwire.errors import NotAllowed
 
-app = group("Subscriptions, their consumers and what they have not acked.")
+app = group("Subscriptions, their consumers and unacked messages.")
 
 LAG = ("lag_messages", "lag_seconds")
 
@@ -45,7 +45,7 @@ def create(
     topic: Topic,
     subscription: Name,
     kind: Annotated[
-        SubscriptionKind, typer.Option("--type", help="stream: in order per key; queue: whoever is free")
+        SubscriptionKind, typer.Option("--type", help="stream: in order per key; queue: any free consumer")
     ] = SubscriptionKind.STREAM,
     start: Annotated[
         str, typer.Option(help=f"where it begins: earliest, latest, a message id, or a time: {TIMES}")
@@ -125,7 +125,7 @@ def seek(
         where = start_of(start)
         async with connected(url) as client:
             await client.seek_subscription(topic, subscription, where)
-        said = f"{subscription} on {topic}: goes on at {start}"
+        said = f"{subscription} on {topic}: continues at {start}"
         show_done(said, {"topic": topic, "subscription": subscription, "start": start}, output)
 
     run(work())

@@ -20,10 +20,12 @@ from txnwire.names import SEGMENT_SCHEME
 app = group("Topics and their segments.")
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
-RetentionMs = Annotated[int | None, milliseconds("--retention-ms", "--retention", help="what is older may go", least=1)]
+RetentionMs = Annotated[
+    int | None, milliseconds("--retention-ms", "--retention", help="retention may delete older messages", least=1)
+]
 RetentionBytes = Annotated[int | None, size(help="beyond so many bytes the oldest may go", least=1)]
 TrimUndrained = Annotated[
-    bool | None, typer.Option(help="retention also takes what a subscription has not consumed yet")
+    bool | None, typer.Option(help="retention also deletes messages that a subscription has not consumed yet")
 ]
 Autoscale = Annotated[
     str | None,
@@ -234,7 +236,7 @@ def _no_thresholds(part: str) -> InvalidArgument:
 def describe(
     topic: Topic,
     everything: Annotated[
-        bool, typer.Option("--all", help="also segments sealed long ago that nobody waits for")
+        bool, typer.Option("--all", help="also segments sealed long ago that no subscription needs")
     ] = False,
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,

@@ -16,7 +16,7 @@ from txnctl.commands.shared.typed import seconds
 from txnwire.ids import TxnId
 from txnwire.proto import txn_pb2 as pb
 
-app = group("Transactions: what is open, what it holds back, how it ended.")
+app = group("Transactions: open ones, what they hold back, how they ended.")
 
 Id = Annotated[str, typer.Argument(help="transaction id, as 0003-00000000000004d2")]
 
@@ -51,7 +51,7 @@ def list_transactions(
         columns += ["error"] * any("error" in row for row in answer["transactions"])
         show_rows(answer["transactions"], columns, output, empty="no such transactions")
         if sum("error" not in row for row in answer["transactions"]) == limit:
-            print(f"the first {limit:,} only: --limit shows more, --state OPEN what is open", file=sys.stderr)
+            print(f"the first {limit:,} only: --limit shows more, --state OPEN those that are open", file=sys.stderr)
 
     run(work())
 

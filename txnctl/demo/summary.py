@@ -40,7 +40,7 @@ def print_summary(console: Console, report: DemoReport, findings: DemoFindings, 
         console,
         findings.differences,
         "exactly once, nothing torn, in order",
-        "Each flight has one outcome. The carriers' tallies add up to what the data file says. Nothing of",
+        "Each flight has one outcome. The carriers' tallies are those of the data file. Nothing of",
         f"an aborted transaction is there. All of {findings.aircraft:,} aircraft have their outcomes in order.",
     )
 
@@ -122,16 +122,16 @@ def next_commands(kept: Path | None) -> list[tuple[str, str]]:
     if kept is None:
         folder = "flights-demo"
         return [
-            (f"{txnctl} demo --keep {folder}", "once more, and keep what it leaves"),
-            (f"{txnctl} dev --data-dir {folder} --brokers 2", "then go on with that cluster"),
+            (f"{txnctl} demo --keep {folder}", "once more, and keep its cluster"),
+            (f"{txnctl} dev --data-dir {folder} --brokers 2", "then continue with that cluster"),
             (f"{txnctl} topics describe topic://public/nyc/flights", "and look around in it"),
         ]
     return [
         (f"{txnctl} dev --data-dir {kept} --brokers 2", "the cluster as the demo left it"),
         (f"{txnctl} topics describe topic://public/nyc/flights", "the segments, as above"),
         (f"{txnctl} consume topic://public/nyc/tallies --subscription me --count 5", "five tallies"),
-        (f"{txnctl} brokers list", "who serves how many segments"),
-        (f"{txnctl} check --data-dir {kept / 'data'}", "every invariant of what is stored"),
+        (f"{txnctl} brokers list", "how many segments each broker serves"),
+        (f"{txnctl} check --data-dir {kept / 'data'}", "every invariant of the stored records"),
     ]
 
 

@@ -64,6 +64,6 @@ def expect_free(address: str, *, part: str) -> None:
             probe.bind(place)
         except OSError as error:
             raise NotAllowed(
-                f"{part} {address} cannot be listened on: {error.strerror}; stop what uses it or give another "
-                f"(port 0: any that is free)"
+                f"{part} {address} cannot be used: {error.strerror}; stop the program that uses it or give another "
+                "(port 0: any that is free)"
             ) from error

@@ -44,7 +44,7 @@ async def wait_cluster_ready(address: str, *, brokers: int, coordinators: int, t
 
     Raises `Timeout` that says what was still missing.
     """
-    missing: str | None = f"nobody answers at {address}"
+    missing: str | None = f"no server answers at {address}"
     try:
         async with asyncio.timeout(timeout_s):
             while missing is not None:

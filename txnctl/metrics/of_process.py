@@ -51,7 +51,7 @@ STORE: tuple[Metric[StoreStatistics], ...] = (
     Metric(
         name="txnstore_store_revision",
         kind=MetricKind.GAUGE,
-        help="The newest etcd revision this process was told of in answer to a write.",
+        help="The newest etcd revision in an answer to a write of this process.",
         read=lambda of: of.commits.revision,
     ),
     Metric(
@@ -79,9 +79,9 @@ SWEEPER: tuple[Metric[SweeperStatistics], ...] = (
     Metric(
         name="txnstore_transaction_names",
         kind=MetricKind.GAUGE,
-        help="Names of transactions that are kept, by their namespace: what stands before a name's first /. Counted by "
-        "the elected sweeper about every 10 minutes, told by its process alone, of the 20 namespaces that are the "
-        "fullest by their own bounds.",
+        help="Names of transactions that are kept, by their namespace, the part before a name's first /. The elected "
+        "sweeper counts them about every 10 minutes, and only its process reports them, for the 20 namespaces that "
+        "are nearest to their bounds.",
         labels=("names",),
         read=lambda of: [((one.namespace,), one.count) for one in _fullest(of)],
     ),
@@ -123,13 +123,13 @@ CONTROLLER: tuple[Metric[ControllerStatistics], ...] = (
     Metric(
         name="txnstore_snapshots_started_over_total",
         kind=MetricKind.COUNTER,
-        help="Cuts begun anew because a segment changed hands meanwhile.",
+        help="Cuts begun again because a segment moved to another broker meanwhile.",
         read=lambda of: of.snapshots.started_over,
     ),
     Metric(
         name="txnstore_snapshot_seconds_total",
         kind=MetricKind.COUNTER,
-        help="What the snapshots taken took, starting over included.",
+        help="Duration of snapshots, repeated attempts included.",
         read=lambda of: of.snapshots.taken_s,
     ),
     Metric(
@@ -186,16 +186,16 @@ PROCESS: tuple[Metric[ServerStatistics], ...] = (
     Metric(
         name="txnstore_task_failures_total",
         kind=MetricKind.COUNTER,
-        help="Background tasks that ended though nobody asked them to, by kind: each is a defect, and begun anew, or "
-        "the end of the process.",
+        help="Background tasks that ended without being asked to, by kind: each is a defect, and the task starts again "
+        "or the process ends.",
         labels=("task",),
         read=lambda of: [((name,), count) for name, count in sorted(of.task_failures.items())],
     ),
     Metric(
         name="txnstore_longest_pause_seconds",
         kind=MetricKind.GAUGE,
-        help="The longest time within the last minute or two that this process did nothing else: what takes long in "
-        "one piece keeps clients waiting, and leases from being renewed.",
+        help="The longest time within the last minute or two that one piece of work blocked this process: meanwhile "
+        "clients wait, and leases are not renewed.",
         read=lambda of: of.longest_pause_s,
     ),
     Metric(
@@ -208,8 +208,8 @@ PROCESS: tuple[Metric[ServerStatistics], ...] = (
     Metric(
         name="txnstore_clock_ahead_seconds",
         kind=MetricKind.GAUGE,
-        help="This process's wall clock less the cluster's, below 0 where it is behind; 0 before the first stamp of "
-        "the cluster's.",
+        help="This process's wall clock minus the cluster's, below 0 if it is behind; 0 before the first stamp of the "
+        "cluster's clock.",
         read=lambda of: of.clock_ahead_s,
     ),
     Metric(

@@ -91,7 +91,7 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
     Metric(
         name="txnstore_watch_resyncs_total",
         kind=MetricKind.COUNTER,
-        help="Times the watch had been compacted away and everything was listed anew.",
+        help="Times that etcd had compacted the watch's revision and the process listed everything again.",
         read=lambda of: of.decisions.resyncs,
     ),
     Metric(
@@ -150,7 +150,7 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
     Metric(
         name="txnstore_segment_pinned_entries",
         kind=MetricKind.GAUGE,
-        help=f"Entries that readers wait for behind an open transaction, of the {SEGMENTS_SHOWN} segments with most.",
+        help=f"Entries after an open transaction that readers wait for, of the {SEGMENTS_SHOWN} segments with most.",
         labels=("segment",),
         read=lambda of: largest(_pinned(of), SEGMENTS_SHOWN),
     ),
@@ -229,7 +229,7 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
     Metric(
         name="txnstore_trimmed_unread_entries_total",
         kind=MetricKind.COUNTER,
-        help="Entries trimmed before a reader or consumer that stood before them had read them.",
+        help="Entries trimmed before a reader or consumer that had yet to read them.",
         read=lambda of: _kept(of).skipped_entries,
     ),
     Metric(
@@ -283,7 +283,7 @@ BROKER: tuple[Metric[BrokerStatistics], ...] = (
     Metric(
         name="txnstore_clean_up_lost_compares_total",
         kind=MetricKind.COUNTER,
-        help="Clean-up writes that found a record other than expected and were planned anew.",
+        help="Clean-up writes that found another record than expected and were planned again.",
         read=lambda of: of.clean_up.lost_compares,
     ),
     Metric(

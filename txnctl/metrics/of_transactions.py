@@ -98,8 +98,8 @@ COORDINATOR: tuple[Metric[CoordinatorStatistics], ...] = (
     Metric(
         name="pulsar_txn_metadata_store_header_cas_total",
         kind=MetricKind.COUNTER,
-        help="Compare-and-sets of headers, begins and decisions: ok: it held; conflict: somebody else had decided; "
-        "reject: this process owns the coordinator id, or the header, no more.",
+        help="Compare-and-sets of headers, begins and decisions: ok: it held; conflict: another process had decided; "
+        "reject: this process no longer owns the coordinator id or the header.",
         labels=("result",),
         read=lambda of: [(("ok",), of.cas_ok), (("conflict",), of.cas_conflict), (("reject",), of.cas_reject)],
     ),
@@ -130,7 +130,7 @@ CENSUS: tuple[Metric[Census], ...] = (
         name="pulsar_txn_metadata_store_outstanding_op_records",
         kind=MetricKind.GAUGE,
         help="Op records in etcd, of the whole cluster: of open transactions, and of decided ones that are not cleaned "
-        "up. Counted by the elected sweeper every 10 s, told by its process alone.",
+        "up. The elected sweeper counts them every 10 s, and only its process reports them.",
         read=lambda of: of.op_records,
     ),
     Metric(
@@ -142,13 +142,13 @@ CENSUS: tuple[Metric[Census], ...] = (
     Metric(
         name="txnstore_etcd_file_bytes",
         kind=MetricKind.GAUGE,
-        help="Size of etcd's file, free pages included: what etcd measures its quota by. Of the sweeper's member.",
+        help="Size of etcd's file, free pages included, which etcd compares with its quota. Of the sweeper's member.",
         read=lambda of: of.file_bytes,
     ),
     Metric(
         name="txnstore_etcd_in_use_bytes",
         kind=MetricKind.GAUGE,
-        help="Of etcd's file, what is in use.",
+        help="The part of etcd's file that is in use.",
         read=lambda of: of.in_use_bytes,
     ),
     Metric(

@@ -316,9 +316,9 @@ class Server:
         if (failing := self.tasks.failing()) is not None:
             return failing
         if self.broker is not None and not self.broker.registered:
-            return "the broker's lease is lost, it is registering anew"
+            return "the broker's lease is lost, it is registering again"
         if self.coordinator is not None and not self.coordinator.registered:
-            return "the coordinator's lease is lost, is etcd answering? It goes on by itself once etcd does"
+            return "the coordinator's lease is lost, is etcd answering? It continues by itself when etcd answers"
         return None
 
     def remark(self) -> str | None:

@@ -79,8 +79,8 @@ class StoreMark:
             )
         if revision < mark.revision:
             raise StoreUnfit(
-                f"etcd is at revision {revision} and had reached {mark.revision} ({self._path}): it was put back from "
-                f"a copy. What was acknowledged since is gone from it: {HOW_TO_REPAIR}"
+                f"etcd is at revision {revision} but had reached {mark.revision} ({self._path}): it was restored from "
+                f"a copy, which lacks later writes: {HOW_TO_REPAIR}"
             )
 
     async def check(self, store: StoreClient) -> tuple[Incarnation, int]:
@@ -117,7 +117,7 @@ class StoreMark:
             raise StoreUnfit(f"{self._path}: etcd store {store.id} was repaired and is {before.incarnation} by now")
         if before is not None and not before.knows(store):
             raise StoreUnfit(
-                f"{self._path} is of another etcd store, {before.incarnation}; this process works with {store.id}"
+                f"{self._path} belongs to another etcd store, {before.incarnation}; this process works with {store.id}"
             )
         if before is not None and before.incarnation == store.id:
             revision = max(revision, before.revision)

@@ -105,7 +105,7 @@ class Maintainer:
             await asyncio.sleep(self._random.uniform(*RELIEF_EVERY_S))
             try:
                 if (await self._store.status()).no_space and await self._store.get(keys.leader(SWEEPER)) is None:
-                    log.warning("etcd is full and nobody is elected to make room in it", id=self._id)
+                    log.warning("etcd is full and there is no elected sweeper to make room in it", id=self._id)
                     await maintenance.step()
             except TxnError as error:
                 log.warning("relief_failed", error=str(error))

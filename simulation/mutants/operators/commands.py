@@ -245,7 +245,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what hangs in a segment of nobody says so (E6)",
         section="§11",
         file="txnctl/admin/admin.py",
-        old='            row["why"] += "; nobody owns the segment" if path in one.ownerless else ""\n',
+        old='            row["why"] += "; the segment has no owner" if path in one.ownerless else ""\n',
         new="",
         tests=("tests/txnctl/admin/test_admin.py::test_e6_what_hangs_without_an_owner_or_behind_its_decision_says_so",),
         why_tests=NO_COMMANDS,

@@ -180,7 +180,7 @@ async def test_positions_are_told_of_all_segments_or_not_at_all() -> None:
         told = await here.answers["subscriptions.positions"](asked)
         assert list(told["segments"].values()) == [[1, 2, 3]] * SEGMENTS
         here.silent["h:2"] = None
-        with pytest.raises(NotOwner, match=f"{SEGMENTS // 2} segments do not tell where billing stands"):
+        with pytest.raises(NotOwner, match=f"{SEGMENTS // 2} segments do not report where billing stands"):
             await here.answers["subscriptions.positions"](asked)
 
 
@@ -331,5 +331,5 @@ async def test_e6_what_hangs_without_an_owner_or_behind_its_decision_says_so() -
             await here.store.commit(Commit(puts=puts))
         rows = (await here.answers["transactions.hanging"]({}))["hanging"]
         told = {row["txn"]: row["why"].partition("; ")[2] for row in rows}
-        assert [why.rpartition("; ")[2] for why in told.values()] == ["nobody owns the segment"] * 2
+        assert [why.rpartition("; ")[2] for why in told.values()] == ["the segment has no owner"] * 2
         assert ["COMMITTED, but not cleaned up" in why for why in told.values()] == [False, True]

@@ -389,7 +389,7 @@ async def test_c12_what_nothing_tells_any_more_is_said_and_stays(world: World) -
         await world.cluster.collect(txns[name])
     [told] = [text for rule, text in await world.repair() if rule == "unsure"]
     assert told.startswith("1 transactions were committed at about the time of the folder's last mark")
-    assert told.endswith(f"STAYS VISIBLE: {txns['torn']}")
+    assert told.endswith(f"STAY VISIBLE: {txns['torn']}")
     _, client = await world.start()
     await read(client, segments[0], "whole", "plain", "torn")
 

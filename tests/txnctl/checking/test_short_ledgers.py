@@ -374,7 +374,7 @@ async def test_c12_what_the_sidecar_of_a_short_ledger_listed_is_known_where_anot
     """▲ Taken for unknown, nobody would serve the segment; and a damaged one would end every repair."""
     found = await one_sidecar_lost(folder, short=False, damaged=damaged)
     [told] = [text for rule, text in found if rule == "sidecars"]
-    assert told == f"{WIDE}: those of ledgers 2 are lost; etcd tells what they had listed"
+    assert told == f"{WIDE}: those of ledgers 2 are lost; etcd still has their records"
     assert {place[1]: position for place, position in (await folder.aborted()).items()} == {
         EARLIER: (1, 0),
         GONE: (2, 0),
@@ -390,6 +390,6 @@ async def test_c12_where_the_sidecar_of_a_short_ledger_is_lost_itself_nobody_ser
 ) -> None:
     """▲ Off the list, what it had listed as aborted would be read."""
     found = await one_sidecar_lost(folder, short=True, damaged=damaged)
-    [told] = [text for rule, text in found if "so nobody serves the segment" in text]
-    assert told.startswith(f"{WIDE}: the sidecars of ledgers 1 are lost: nothing tells any more whether {EARLIER} ")
+    [told] = [text for rule, text in found if "and no broker serves the segment" in text]
+    assert told.startswith(f"{WIDE}: the sidecars of ledgers 1 are lost, so it is not known whether {EARLIER} ")
     assert [one.aborted for one in (await folder.picture()).ledgers[WIDE].ledgers] == [1, 1]

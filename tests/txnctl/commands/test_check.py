@@ -293,7 +293,7 @@ async def test_a_ledger_list_in_pages_is_one_list_in_the_picture_and_in_what_is_
     assert await now.is_listed(LOW, 2)
     await memory_store.commit(Commit(deletes=(Delete(pages[1]),)))
     [finding] = (await take_picture(memory_store)).unreadable
-    assert "8 ledgers stand in pages, found 6" in finding
+    assert "8 ledgers are in pages, found 6" in finding
     await memory_store.commit(Commit(puts=(Put(keys.topic(TOPIC), encode(marked(topology).record)),)))
     assert (await take_picture(memory_store)).unreadable == [], "of what is being erased pages go before the head"
 

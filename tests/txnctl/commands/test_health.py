@@ -61,7 +61,7 @@ async def test_a_process_that_is_not_ready_is_alive_and_says_why(process: tuple[
 async def test_nobody_there_is_not_healthy() -> None:
     done = await txnctl("health", "--admin-listen", f"127.0.0.1:{free_port()}")
     assert done.code == 1
-    assert done.out.startswith("nobody answers at 127.0.0.1:")
+    assert done.out.startswith("no server answers HTTP at 127.0.0.1:")
 
 
 async def test_a_proxy_of_the_machine_is_not_asked_for_a_process_of_this_host(
@@ -92,7 +92,7 @@ async def test_what_answers_no_http_is_not_healthy() -> None:
         port = server.sockets[0].getsockname()[1]
         done = await txnctl("health", "--admin-listen", f"127.0.0.1:{port}")
     assert done.code == 1
-    assert done.out.startswith("nobody answers at 127.0.0.1:")
+    assert done.out.startswith("no server answers HTTP at 127.0.0.1:")
 
 
 def test_its_answer_does_not_wait_for_the_other_commands() -> None:

@@ -25,7 +25,7 @@ async def test_a_subscription_is_sought_back_and_deleted(cluster: InProcessClust
     assert (await done(*read, "--count", "3", url=cluster.url)).out == "a\nb\nc\n"
     second = msgspec.json.decode(first.out.splitlines()[1])["id"]
     said = await done("subscriptions", "seek", TOPIC, "billing", second, url=cluster.url)
-    assert said.out == f"billing on {TOPIC}: goes on at {second}\n"
+    assert said.out == f"billing on {TOPIC}: continues at {second}\n"
     assert (await done(*read, "--count", "2", url=cluster.url)).out == "b\nc\n"
     gone = await done("subscriptions", "delete", TOPIC, "billing", "-o", "json", url=cluster.url)
     assert gone.json == {"topic": TOPIC, "subscription": "billing", "deleted": True}

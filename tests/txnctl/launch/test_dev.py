@@ -175,7 +175,7 @@ async def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> Non
         ("--data-dir", "/proc/none"): (1, "cannot be used"),
         ("--listen", "nonsense"): (2, "expected host:port"),
         ("--admin", ":1"): (2, "expected host:port"),
-        ("--listen", "192.0.2.1:0"): (1, "cannot be listened on"),
+        ("--listen", "192.0.2.1:0"): (1, "cannot be used"),
         ("--etcd-port", "99999"): (2, "--etcd-port"),
     }
     answers = await asyncio.gather(

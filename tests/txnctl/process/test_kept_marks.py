@@ -55,7 +55,7 @@ def test_e8_a_mark_of_a_later_version_is_not_read_as_this_one(tmp_path: Path) ->
 def test_e8_the_mark_of_another_cluster_is_not_replaced(tmp_path: Path) -> None:
     """▲ Its disk was mounted where this one's was. It could not start any more, and this one would serve its files."""
     StoreMark(tmp_path).write(store("strange", former=["old"]), 7)
-    with pytest.raises(StoreUnfit, match="of another etcd store, strange; this process works with mine"):
+    with pytest.raises(StoreUnfit, match="to another etcd store, strange; this process works with mine"):
         StoreMark(tmp_path).write(store("mine", former=["mine-before"]), 100, again=True)
     assert kept(tmp_path) == Mark(incarnation="strange", revision=7, former=["old"])
 
@@ -190,9 +190,9 @@ def test_e8_a_process_ends_when_its_own_etcd_was_found_unfit() -> None:
     async def scenario() -> None:
         mine = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
         following = asyncio.create_task(follow_identity(mine))
-        unfit = msgspec.structs.replace(await mine.identity(), repair="it was put back")
+        unfit = msgspec.structs.replace(await mine.identity(), repair="it was restored from a copy")
         await mine.commit(Commit(puts=(Put(keys.INCARNATION, encode(unfit)),)))
-        assert "it was put back" in str(await asyncio.wait_for(following, 2 * EVERY_S))
+        assert "it was restored from a copy" in str(await asyncio.wait_for(following, 2 * EVERY_S))
         await mine.close()
 
     run(scenario())

@@ -31,7 +31,7 @@ def test_e8_an_etcd_that_is_behind_its_ledgers_was_put_back(tmp_path: Path) -> N
     mark.judge(store("a"), 1)  # a new folder
     mark.write(store("a"), 100)
     StoreMark(tmp_path / "data").judge(store("a"), 100)
-    with pytest.raises(StoreUnfit, match="is at revision 99 and had reached 100"):
+    with pytest.raises(StoreUnfit, match="is at revision 99 but had reached 100"):
         StoreMark(tmp_path / "data").judge(store("a"), 99)
 
 

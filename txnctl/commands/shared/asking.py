@@ -30,7 +30,7 @@ Url = Annotated[
 ]
 DEFAULT_URL = "txn://127.0.0.1:6650"
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask; without a terminal nobody is asked anyway")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask; without a terminal the command never asks")]
 
 
 def expect_yes(question: str, *, yes: bool) -> None:

@@ -51,8 +51,8 @@ def draw(answer: Mapping[str, Any], *, everything: bool = False) -> Iterator[str
         entries = sum(one["entries"] or 0 for one in segments) - sum(one["entries"] or 0 for one in shown)
         yield ""
         yield (
-            f"{counted(hidden, 'older segment', 'older segments')} more, sealed, with {cell(entries)} entries that "
-            "nobody waits for; --all shows them"
+            f"{counted(hidden, 'older segment', 'older segments')} more, sealed, with {cell(entries)} entries that no "
+            "subscription needs; --all shows them"
         )
 
 

@@ -62,7 +62,7 @@ class SparkDemo(DemoCourse[SparkDemoFindings]):
         self._say("Spark is started: a driver with two streaming queries; 10 to 20 s")
         async with SparkDriver(cluster.url, self._places) as driver:
             await driver.wait_running()
-            self._say("Spark runs: flights are loaded; each micro-batch is one transaction, whoever wrote in it")
+            self._say("Spark runs: flights are loaded; each micro-batch is one transaction, for any number of tasks")
             faults = SparkDemoFaults(client, cluster, driver, self._places, self._waits, self._say)
             async with self._timed():
                 await self._load_and_follow(client, faults, driver.wait_failed())

@@ -35,9 +35,9 @@ def print_summary(
         console,
         findings.differences,
         "exactly once, in the topic and in Parquet",
-        "What Spark has added up in micro-batches, through a split, a merge, a dead broker and its own death, is",
-        "to the last flight what it computes from the data file: "
-        f"{findings.groups:,} totals, each the same three times.",
+        "The totals of Spark's micro-batches, through a split, a merge, a dead broker and its own death, are equal,",
+        f"to the last flight, to those that it computes from the data file: {findings.groups:,} totals, each the same "
+        "three times.",
     )
 
 
@@ -63,8 +63,8 @@ def next_commands(kept: Path | None) -> list[tuple[str, str]]:
     if kept is None:
         folder = "flights-demo"
         return [
-            (f"{txnctl} demo --spark --keep {folder}", "once more, and keep what it leaves"),
-            (f"{txnctl} dev --data-dir {folder} --brokers 2", "then go on with that cluster"),
+            (f"{txnctl} demo --spark --keep {folder}", "once more, and keep its cluster"),
+            (f"{txnctl} dev --data-dir {folder} --brokers 2", "then continue with that cluster"),
             (f"{txnctl} consume {STATISTICS} --subscription me --count 5", "five increments"),
             (f"{txnctl} demo", "the same flights without Spark, by plain workers"),
         ]
@@ -76,5 +76,5 @@ def next_commands(kept: Path | None) -> list[tuple[str, str]]:
             f"{python} -m pyspark_txnstore.jobs.audit --service txn://127.0.0.1:6650 --topics {STATISTICS}",
             "is any transaction torn?",
         ),
-        (f"{txnctl} check --data-dir {kept / 'data'}", "every invariant of what is stored"),
+        (f"{txnctl} check --data-dir {kept / 'data'}", "every invariant of the stored records"),
     ]

@@ -101,7 +101,9 @@ def test_what_is_long_over_is_counted_and_drawn_when_asked_for() -> None:
         "8000-ffff-17",
     ]
     assert len(lines) == 2 + 1 + 3 + 2, "the active one and its parents"
-    assert lines[-1] == ("16 older segments more, sealed, with 19,744 entries that nobody waits for; --all shows them")
+    assert lines[-1] == (
+        "16 older segments more, sealed, with 19,744 entries that no subscription needs; --all shows them"
+    )
     assert len(drawn(*segments, everything=True)) == 2 + 1 + 19
 
 
