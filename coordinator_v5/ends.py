@@ -160,7 +160,7 @@ class EndHandler:
 
     def _gone(self, txn: OwnedTransaction, waiters: Sequence[EndRequest]) -> None:
         """The header has been collected: another coordinator has owned the TCID for more than the retention."""
-        log.warning("an open transaction's header is gone", txn=str(txn.txn_id))
+        log.warning("the header of an open transaction is missing", txn=str(txn.txn_id))
         self._state.sessions.ended(txn)
         txn.tc.remove(txn)
         for request in waiters:

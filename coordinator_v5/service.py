@@ -86,7 +86,8 @@ class CoordinatorService:
     async def _begin_keyed(self, request: pb.NewTxn, peer: Peer) -> pb.Command:
         if request.name:
             raise InvalidArgument(
-                "a transaction has a name or a transaction key, not both: nobody could fence the name"
+                "a transaction has a name or a transaction key, not both, because a key cannot fence a name: leave "
+                "one out"
             )
         begun = await self._coordinator.begin_keyed(
             request.tc_id,
@@ -203,14 +204,16 @@ def _noted(request: pb.EndTxn) -> str | None:
     if not request.note:
         return None
     if not request.name or request.action != pb.TXN_ACTION_COMMIT:
-        raise InvalidArgument("a note goes with the commit of a named transaction: nobody would find it elsewhere")
+        raise InvalidArgument(
+            "a note belongs to the commit of a named transaction, where a later begin finds it: commit without"
+        )
     return validate_note(request.note)
 
 
 def _listed(writers: Sequence[int]) -> list[str]:
     """Sorted and unique, so that equal lists compare equal in any order."""
     if len(writers) > MAX_WRITERS:
-        raise InvalidArgument(f"a commit lists {len(writers)} writers: at most {MAX_WRITERS} can be told apart in one")
+        raise InvalidArgument(f"a commit lists {len(writers)} writers: a commit takes at most {MAX_WRITERS}")
     listed = [f"{writer:016x}" for writer in sorted(dict.fromkeys(writers))]
     pack(listed)  # ▲ a list that its record cannot hold is refused here, and the transaction stays as it is
     return listed

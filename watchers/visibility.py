@@ -169,7 +169,7 @@ class TransactionBuffer:
         if found is None or found.in_flight == 0:
             raise InternalError(f"{self.segment}: an entry of {txn_id} was appended with no operation in flight")
         if position <= self._last_appended or position <= self._last_confirmed:
-            raise InternalError(f"{self.segment}: {position} was appended behind {self._last_appended}")
+            raise InternalError(f"{self.segment}: {position} was appended after {self._last_appended}")
         self._entry(txn_id, found, writer, position)
 
     def op_finished(self, txn_id: TxnId) -> Applied | None:

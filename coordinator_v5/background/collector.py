@@ -122,7 +122,7 @@ class Collector:
                     for seen in batch:
                         del left[seen.final.counter]
             except NotOwner:
-                log.info("coordinator id is somebody else's by now", tcid=tc.tcid)
+                log.info("another coordinator owns the coordinator id now", tcid=tc.tcid)
             finally:
                 for counter, seen in left.items():
                     tc.finals.setdefault(counter, seen)

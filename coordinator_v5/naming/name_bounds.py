@@ -49,8 +49,8 @@ class NameBounds:
             which = "--namespace '' shows those" if not namespace else f"--prefix {namespace}/ shows those"
             raise TooManyNames(
                 f"{where} {count} names of transactions{'' if namespace else ' without a namespace'}, {most} are "
-                f"allowed (setting names_max): `txnctl names list {which}`, `txnctl names delete` forgets what is not "
-                "needed any more; begin names with a shorter `keep`"
+                f"allowed (setting names_max): `txnctl names list {which}`, `txnctl names delete` forgets names that "
+                "are no longer needed; begin names with a shorter `keep`"
             )
 
     def begun(self, name: str) -> None:

@@ -420,7 +420,9 @@ def _checked_entry(send: pb.Send, producing: _Producing) -> IncomingEntry:
     if metadata.chunk_count and not (
         send.txnid_least_bits and send.count == 1 and metadata.chunk_index < metadata.chunk_count
     ):
-        raise InvalidArgument("a piece of a larger value stands alone in its entry and belongs to a transaction")
+        raise InvalidArgument(
+            "a piece of a large value must be the only message of its entry and belong to a transaction"
+        )
     txn_id = TxnId.from_bits(send.txnid_most_bits, send.txnid_least_bits) if send.txnid_least_bits else None
     previous, large_value = send.previous_sequence_id, large_value_key(metadata)
     return IncomingEntry(

@@ -308,7 +308,7 @@ class Controller:
             async with asyncio.timeout(self._settings.request_timeout_s):
                 yield self._require_term()
         except OutcomeUnknown as error:
-            raise Timeout(f"{what}: the store has not confirmed it yet; repeat it") from error
+            raise Timeout(f"{what}: the metadata store has not confirmed it yet; repeat it") from error
         except Timeout:
             raise
         except TimeoutError as error:

@@ -290,15 +290,15 @@ class Deletions:
         if ownerless:
             # ▲ Only the owner knows its readers, and the producers and consumers of older clients.
             raise Overloaded(
-                f"segment://{ownerless[0]} has no owner at the moment, so nobody can say who uses {use}: ask again, or "
-                "delete with force"
+                f"segment://{ownerless[0]} has no owner at the moment, so the users of {use} are not known: ask "
+                "again, or delete with force"
             )
         left_s = self._since + self._grace_s - self._clock.monotonic()
         if use.created_at < self._leadership.epoch and left_s > 0:
             # ▲ Users registered at the previous controller may not have registered here yet.
             raise Overloaded(
-                f"the controller has changed: who uses {use} is known in {left_s:.0f} s; ask again, or delete with "
-                "force"
+                f"the controller has changed: the users of {use} are known in {left_s:.0f} s; ask again, or delete "
+                "with force"
             )
 
     def _refuse(self, use: _Use, producers: int, consumers: int) -> None:

@@ -113,8 +113,8 @@ class Snapshots:
         except MessageTooLarge as error:
             self._failed += 1
             raise Overloaded(
-                f"more transactions are open, or were aborted behind an open one, than a snapshot can name ({error}): "
-                "`txnctl transactions hanging` shows which have been open for long"
+                f"too many transactions for a snapshot are open, or were aborted after an open one ({error}): `txnctl "
+                "transactions hanging` shows those that are open for long"
             ) from error
         except TxnError:
             self._failed += 1

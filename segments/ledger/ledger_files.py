@@ -91,7 +91,7 @@ def expect_folder(root: Path, mark: str | None) -> None:
     known yet. Raises `FolderGone`."""
     if mark is not None and (found := read_mark(root)) != mark:
         now = "has no mark" if found is None else f"is another one ({found})"
-        raise FolderGone(f"the data folder {root} (marked {mark}) is not there any more: what is there {now}")
+        raise FolderGone(f"the data folder {root} (marked {mark}) is missing: its place {now}")
 
 
 def is_there(path: Path) -> bool:
@@ -110,7 +110,7 @@ def expect_in_place(fd: int, paths: LedgerPaths) -> None:
     try:
         named = os.stat(paths.ledger)
     except FileNotFoundError:
-        raise FolderGone(f"{paths.ledger} is not there any more: its folder has gone or was moved") from None
+        raise FolderGone(f"{paths.ledger} is missing: its folder was deleted or moved") from None
     if (named.st_dev, named.st_ino) != (mine.st_dev, mine.st_ino):
         raise FolderGone(f"{paths.ledger} is another file by now: its folder was moved, and another one put in place")
 
@@ -290,7 +290,7 @@ def create_count(paths: LedgerPaths, entries: int) -> int:
     create_once(paths.count, _encode_fence(FenceFile(entries=entries)))
     counted = read_count(paths)
     if counted is None:
-        raise FileNotFoundError(errno.ENOENT, "has gone as soon as it was written", str(paths.count))
+        raise FileNotFoundError(errno.ENOENT, "disappeared right after it was written", str(paths.count))
     return counted
 
 

@@ -59,8 +59,8 @@ class FreeSpace:
 
     def why_full(self) -> str:
         return (
-            f"the disk of the ledgers has {self.free_bytes} bytes free, less than the {self.watermark} below which "
-            "nothing is taken in (min_free_bytes): make room, or shorten a retention; reading and deleting go on"
+            f"the disk of the ledgers has {self.free_bytes} bytes free, less than {self.watermark} (min_free_bytes), "
+            "so the broker refuses writes: make room, or shorten a retention; reading and deleting still work"
         )
 
     def check(self) -> None:

@@ -100,7 +100,7 @@ class ConnectedProducers:
             # ▲ Only another incarnation is another producer. The same one may open twice, in any order: a delayed
             # opening that it gave up on must not fence it for good.
             if fenced.line.key == (name, incarnation):
-                fenced.end(NotOwner(f"producer {name} was opened anew: open it again"))
+                fenced.end(NotOwner(f"producer {name} was opened a second time: open it again"))
             else:
                 fenced.end(ProducerFenced(f"a newer producer named {name} has connected"))
             self.pipeline.retire(fenced.line)

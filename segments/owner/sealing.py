@@ -134,7 +134,9 @@ class Sealing:
             async with asyncio.timeout(self._wait_s):
                 await self._segment.pipeline.wait_idle()
         except TimeoutError as error:
-            raise Timeout(f"{self._segment.path}: what is in flight did not end within {self._wait_s} s") from error
+            raise Timeout(
+                f"{self._segment.path}: the operations in flight did not end within {self._wait_s} s"
+            ) from error
 
     async def _look(self, change_id: str) -> KeyValue | None:
         """The topic's record as stored now, if it has this change of this segment. Raises `StoreUnavailable`,

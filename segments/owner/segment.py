@@ -272,8 +272,8 @@ class Segment:
         if isolation is Isolation.SNAPSHOT and end is not None and end > self.last_confirmed:
             # Confirmed entries survive every change of owner, so the reader would wait for ever.
             raise InvalidArgument(
-                f"the snapshot ends at {end} in {self.path}, which reaches to {self.last_confirmed}: it is of another "
-                "cluster, or of a topic that was deleted since"
+                f"the snapshot ends at {end} in {self.path}, which reaches to {self.last_confirmed}: it belongs to "
+                "another cluster, or to a topic that was deleted since"
             )
         start = await of_this_life(start, self.path, self._shared.store)
         latest = self.max_read_position if isolation is Isolation.READ_COMMITTED else self.last_confirmed
@@ -487,4 +487,4 @@ def _for_clients(error: TxnError, path: str) -> TxnError:
     """The error for producers and consumers: one that makes them look up the next owner."""
     if isinstance(error, NotOwner | Timeout):
         return error
-    return NotOwner(f"{path} is being taken over anew ({error}): look up the owner again")
+    return NotOwner(f"{path} is being taken over again ({error}): look up the owner again")

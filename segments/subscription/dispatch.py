@@ -433,5 +433,5 @@ def to_log_entry(position: Position, data: bytes) -> LogEntry:
 def trimmed_from_snapshot(through: Position) -> DataTrimmed:
     """The error for a reader of a snapshot, or between two, that has not read the trimmed entries."""
     return DataTrimmed(
-        f"what was to be read has been trimmed, up to {through}: take a snapshot and read it from the earliest on"
+        f"the messages to read up to {through} have been trimmed: take a snapshot and read it from the earliest message"
     )

@@ -438,7 +438,9 @@ class QueueSubscription(Subscription):
             return
         self._check_readable(ack, self._events.last_confirmed)
         if position > self._events.max_read_position and self._queue.aside(position):
-            raise InvalidArgument(f"ack of {position} in {self._segment}: its transaction is open, nobody was shown it")
+            raise InvalidArgument(
+                f"ack of {position} in {self._segment}: its transaction is open, so no consumer can have received it"
+            )
 
     def _settled(self, positions: Sequence[AckPosition]) -> None:
         self._queue.settled(positions)

@@ -179,7 +179,7 @@ class SubscriptionTable:
         if missing:
             raise NotAllowed(
                 f"{self._segment} is not read yet: subscription {subscription} has to consume segment {missing[0]} of "
-                f"{self._topic} first, which it came from: wait for your next assignment"
+                f"{self._topic} first, its parent: wait for your next assignment"
             )
 
     def assignment_changed(self, subscription: str, record: AssignmentRecord | None) -> None:

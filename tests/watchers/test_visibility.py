@@ -238,7 +238,7 @@ def test_entry_without_a_registered_operation_is_an_error() -> None:
     with pytest.raises(InternalError, match="no operation in flight"):
         buffer.appended(A, 0, at(1))
     buffer.op_started(A, 0)
-    with pytest.raises(InternalError, match="appended behind 1:0"):
+    with pytest.raises(InternalError, match="appended after 1:0"):
         buffer.appended(A, 0, at(0))
 
 

@@ -301,7 +301,7 @@ class GroupCommit:
         if member.sent:
             _fail(
                 member,
-                OutcomeUnknown(f"{why}: the write may have been applied, or still be, it goes on being repeated"),
+                OutcomeUnknown(f"{why}: the write may be applied now or later, it is still being repeated"),
             )
         else:
             member.withdrawn = True

@@ -65,8 +65,8 @@ class Lineage:
             raise StoreUnfit(f"etcd must be repaired ({found.repair}): {HOW_TO_REPAIR}")
         if found.raft_lead is not None and raft_lead < found.raft_lead:
             raise StoreUnfit(
-                f"etcd has been restored from a backup: its raft index minus its revision is {raft_lead}, and once was "
-                f"{found.raft_lead}. What was acknowledged since the backup is gone from it: {HOW_TO_REPAIR}"
+                f"etcd has been restored from a backup: its raft index minus its revision is {raft_lead}, and once "
+                f"was {found.raft_lead}. It lacks all writes after the backup: {HOW_TO_REPAIR}"
             )
 
     def answered(self, floor: int, revision: int) -> None:

@@ -167,7 +167,7 @@ class StoreClient:
         member = GroupMember(commit, self._backend.encode(commit))
         (result,) = await self._reading(_until(10.0), lambda: self._backend.commit([member], repeated=False))
         if not result.succeeded:
-            raise NotOwner(f"{key!r} is kept by somebody else now")
+            raise NotOwner(f"{key!r} is kept by another process now")
         return result.revision
 
     async def compact(self, revision: int) -> None:

@@ -195,7 +195,7 @@ class EtcdBackend:
             return result.revision
         if (result.reads[1][0].mod_revision if result.reads[1] else 0) != incarnation:
             self._connection.look_again()
-            raise Unanswered("the store's identity was written anew: it is looked at before anything is sent")
+            raise Unanswered("the store's identity was written again: the client checks it before it sends")
         return result.reads[0][0].mod_revision if result.reads[0] else 0
 
     def _verdict(self, answer: pb.TxnResponse, revision: int, repeated: bool, *, skip: bool = False) -> CommitVerdict:
@@ -290,7 +290,7 @@ class EtcdBackend:
             await self._connection.stream_failed(endpoint, grpc.StatusCode.UNAVAILABLE, "the keep-alive stream ended")
         renewed = pb.LeaseKeepAliveResponse.FromString(reply)
         if not self._connection.is_of_this_cluster(renewed.header.cluster_id):
-            raise Unanswered(f"{endpoint.address} is of another cluster by now")
+            raise Unanswered(f"{endpoint.address} belongs to another cluster now")
         return max(float(renewed.TTL), 0.0)
 
     async def revoke(self, lease_id: int) -> None:

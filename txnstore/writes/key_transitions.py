@@ -80,7 +80,7 @@ def check_connect(state: KeyState, epoch: int, attempt: str) -> int | None:
         return record.epoch
     moved = "was deleted" if state.deleted else "has a newer holder"
     raise NotAllowed(
-        f"the transaction key {moved} (epoch {record.epoch}, this client's is {epoch + 1}); connect anew to take it "
+        f"the transaction key {moved} (epoch {record.epoch}, this client's is {epoch + 1}); connect again to take it "
         "back"
     )
 
@@ -158,7 +158,7 @@ def check_holder(state: KeyState, begin: KeyedBegin) -> None:
     if state.record.epoch != begin.epoch or state.deleted:
         raise ExpiredTransaction(
             f"this client was fenced: its transaction key {'was deleted' if state.deleted else 'has a newer holder'} "
-            f"(epoch {state.record.epoch}, this client's is {begin.epoch}); connect anew to take it back"
+            f"(epoch {state.record.epoch}, this client's is {begin.epoch}); connect again to take it back"
         )
     if begin.number < state.record.begins:
         raise NotAllowed(f"begin {begin.number} of this holder comes late: it has made {state.record.begins} by now")

@@ -27,7 +27,7 @@ def pack(writers: Sequence[str]) -> list[str]:
     if len(writers) <= MAX_LISTED:
         return list(writers)
     if len(writers) > MAX_WRITERS:
-        raise InvalidArgument(f"a commit lists {len(writers)} writers: at most {MAX_WRITERS} can be told apart in one")
+        raise InvalidArgument(f"a commit lists {len(writers)} writers: a commit takes at most {MAX_WRITERS}")
     runs = _runs(sorted(int(writer, 16) for writer in writers))
     if len(runs) > MAX_LISTED:
         raise InvalidArgument(

@@ -101,7 +101,7 @@ class LedgerList:
         if result.repeated and found is not None and found.value == value:
             return found.mod_revision
         raise InternalError(
-            f"/ledger/{self._segment} was changed by somebody else under ownership epoch {self._epoch}: expected "
+            f"/ledger/{self._segment} was changed by another process under ownership epoch {self._epoch}: expected "
             f"mod revision {self.revision}, found {found.mod_revision if found else 'no record'}"
         )
 

@@ -137,7 +137,7 @@ def join(segment: str, head: LedgerRecord, pages: Iterable[ListPage]) -> LedgerR
     ids = [info.ledger_id for info in (*older, *head.ledgers)]
     if len(older) != head.paged or any(one >= two for one, two in pairwise(ids)):
         raise DataCorrupt(
-            f"the ledger list of {segment}: its head says that {head.paged} ledgers stand in pages, found {len(older)} "
+            f"the ledger list of {segment}: its head says that {head.paged} ledgers are in pages, found {len(older)} "
             f"there, rising to the head's: {ids == sorted(ids)}"
         )
     return msgspec.structs.replace(head, v=1, ledgers=[*older, *head.ledgers], paged=0, paged_bytes=0)

@@ -277,7 +277,7 @@ class SegmentLog:
         where = f"the sidecar of ledger {info.ledger_id} of {self._segment}"
         raw = await self._ledger_store.read_sidecar(self._segment, info.ledger_id)
         if raw is None:
-            raise DataCorrupt(f"{where} is missing: {info.aborted} aborted records stood in it")
+            raise DataCorrupt(f"{where} is missing: {info.aborted} aborted records were in it")
         aborted = decode_sidecar(raw, info.ledger_id, where)
         if len(aborted) != info.aborted:
             raise DataCorrupt(f"{where} holds {len(aborted)} aborted records, /ledger says {info.aborted}")

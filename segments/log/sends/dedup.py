@@ -208,7 +208,7 @@ class Dedup(Generic[WaiterT]):
         last = sequence_id + count - 1
         if count < 1 or not NOTHING_STORED <= previous_sequence_id < sequence_id:
             raise InvalidArgument(
-                f"{producer}: sequence ids {sequence_id}…{last} behind {previous_sequence_id}: expected at least one "
+                f"{producer}: sequence ids {sequence_id}…{last} after {previous_sequence_id}: expected at least one "
                 "message, with ids above its predecessor's"
             )
         if sequence_id <= producer.tail:
@@ -241,7 +241,7 @@ class Dedup(Generic[WaiterT]):
         """Record that `entry` is durable, in order per producer. Returns the waiters to ack."""
         producer = entry.producer
         if entry.failed or entry.previous != producer.last:
-            raise InternalError(f"{producer}: entry {entry.first} was stored out of order, behind {producer.last}")
+            raise InternalError(f"{producer}: entry {entry.first} was stored out of order, after {producer.last}")
         del producer.chain[entry.first]
         producer.first, producer.last, producer.position = entry.first, entry.last, position
         self._active(producer, now_s)

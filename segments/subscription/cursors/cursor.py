@@ -371,8 +371,8 @@ class Cursor:
 
     def _too_spread(self) -> Overloaded:
         return Overloaded(
-            f"acks are spread over {self._max_blocks} blocks of {BLOCK_ENTRIES} positions behind the first unacked "
-            f"entry, {self._ledgers.next_after(self._mark)}: ack or seek past that one"
+            f"acks are spread over {self._max_blocks} blocks of {BLOCK_ENTRIES} positions after the first unacked "
+            f"entry, {self._ledgers.next_after(self._mark)}: ack that entry, or seek past it"
         )
 
     def _records(self) -> Iterator[Record]:

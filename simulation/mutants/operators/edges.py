@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnstore/etcd/backend.py",
         old=(
             "        if not self._connection.is_of_this_cluster(renewed.header.cluster_id):\n"
-            '            raise Unanswered(f"{endpoint.address} is of another cluster by now")\n'
+            '            raise Unanswered(f"{endpoint.address} belongs to another cluster now")\n'
         ),
         new="",
         tests=(

@@ -401,7 +401,7 @@ async def test_a_broker_that_leaves_in_the_midst_of_a_take_over_gives_that_segme
     ledgers.gate.clear()
     ledgers.waiting = False
     one.broker.segments[taken].lost(InternalError("a disk fails"))
-    await until(lambda: ledgers.waiting, what="it is being taken over anew")
+    await until(lambda: ledgers.waiting, what="it is being taken over again")
     cluster.make_ledgers = FileLedgerStore
     store: GatedStore = one.store  # type: ignore[assignment]
     held = keys.owner(served)

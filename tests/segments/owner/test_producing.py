@@ -367,7 +367,7 @@ async def test_an_entry_that_is_not_what_its_send_says_is_refused(cluster: Clust
         publish_time_ms=1,
         piece=Piece(0, 0, 2, 8),
     )
-    await refused({"entry": piece}, "belongs to a transaction")
+    await refused({"entry": piece}, "belong to a transaction")
     await refused({"producer_id": 999}, "open it first")
     command = producer.command("value", sequence_id=0, previous=-1)
     command.send.entry = bytes(MAX_ENTRY_BYTES + 1)

@@ -164,7 +164,7 @@ async def test_a_scan_over_what_is_trimmed(cluster: Cluster) -> None:
     stored.append(await producer.send("6"))
     for after in (EARLIEST, stored[2]):
         for trimmed in (pb.TRIMMED_DATA_BY_START, pb.TRIMMED_DATA_REFUSE):
-            with pytest.raises(DataTrimmed, match="has been trimmed, up to"):
+            with pytest.raises(DataTrimmed, match="have been trimmed"):
                 await scan(client, segment, after=after, trimmed=trimmed)
         skipping = await scan(client, segment, after=after, trimmed=pb.TRIMMED_DATA_SKIP)
         assert places(skipping) == stored[6:]

@@ -67,7 +67,7 @@ async def test_e2_a_commit_of_unknown_fate_is_repeated_until_definite(fates: lis
 async def test_e2_a_caller_that_times_out_learns_that_the_outcome_is_open_and_the_store_goes_on(fate: Fate) -> None:
     etcd = MemoryEtcd(LoopClock())
     store = client(etcd, Script(fates=[fate]))
-    with pytest.raises(OutcomeUnknown, match="goes on being repeated"):
+    with pytest.raises(OutcomeUnknown, match="is still being repeated"):
         await store.commit(create(A, b"mine"), timeout_s=0.3)
     follower = await store.commit(Commit((unchanged_since(A, 0),), (Put(A, b"other"),), (), (Read(A),)), timeout_s=60)
     assert not follower.succeeded, "sent only after the first one's verdict, so it finds its record"

@@ -146,7 +146,7 @@ def test_a_list_with_a_gap_is_corrupt_and_never_taken_for_the_whole(damage: str)
         "a page too many": [ListPage(0, [closed(0)], 1), *pages],
         "a page twice": [pages[0], pages[0], *pages[2:]],
     }[damage]
-    with pytest.raises(DataCorrupt, match="stand in pages"):
+    with pytest.raises(DataCorrupt, match="are in pages"):
         join(SEGMENT, stored.head, broken)
 
 

@@ -118,7 +118,7 @@ def test_a_seek_is_written_also_where_nothing_has_changed_since_the_last_write(
 def test_ack_past_the_bound_is_refused_and_changes_nothing(ledgers: LedgerLengths) -> None:
     cursor = Cursor(ledgers, EARLIEST, max_blocks=1, max_partial=1)
     cursor.ack(whole(5))
-    with pytest.raises(Overloaded, match="blocks of 4096 positions behind the first unacked entry, 1:0"):
+    with pytest.raises(Overloaded, match="blocks of 4096 positions after the first unacked entry, 1:0"):
         cursor.ack(whole(7, 4))
     assert cursor.acked(at(7, 4)) == 0
     cursor.ack(part(4, 1))
