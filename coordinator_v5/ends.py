@@ -82,8 +82,7 @@ class EndHandler:
     def sweep_end(self, txn: OwnedTransaction, state: str, reason: str) -> None:
         """End a transaction that no client asked to end.
 
-        ▲ It compares the TCID epoch: after a pause another coordinator may own the TCID and know better, for instance
-        that the client has announced itself there.
+        ▲ Compares the TCID epoch: after a pause another coordinator may own the TCID, and the client be alive there.
         """
         if txn.ending is None and not txn.tc.lost:
             self._send(txn, state, reason, None, None, txn.tc.epoch)

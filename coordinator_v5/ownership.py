@@ -272,9 +272,7 @@ class TcidOwnership:
     # ---- giving up ----
 
     async def _give_back(self, batch: WatchBatch, lease: Lease) -> None:
-        """▲ Free an id that is on our lease but not served here: no other coordinator could take it while the lease
-        lives.
-        """
+        """▲ Free an id that is on our lease but not served here: no other coordinator can take it during the lease."""
         for event in batch.events:
             record = event.record
             if event.kind is EventKind.PUT and record.key.startswith(keys.TC) and record.lease == lease.id:

@@ -159,8 +159,8 @@ class Sessions:
         A transaction begun on an earlier connection and not listed is a begin whose answer the client never got: it is
         aborted after the grace, unless the same attempt is repeated meanwhile.
 
-        In parts: a client may have a quarter of a million open. ▲ So each part is looked up only at its turn: meanwhile
-        a transaction may end, and its TCID be loaded or lost.
+        In parts: a client may have a quarter of a million open.
+        ▲ Looks up each part at its turn: meanwhile a transaction may end, and its TCID be loaded or lost.
         """
         session = self.connected(connection)
         announcement = session.announcement = Announcement(connection)

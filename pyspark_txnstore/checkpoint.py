@@ -1,4 +1,4 @@
-"""Reads a Spark checkpoint: where a query stands, and what a restart of it does.
+"""Reads a Spark checkpoint: how far a query is, and what a restart does.
 
     metadata       {"id": "<query id>"}
     offsets/<n>    v1 · JSON of the batch · where each source ended, a line each, "-" where it has not begun
@@ -103,7 +103,7 @@ def checkpoint_folder(text: str) -> Path:
 
 
 def read_checkpoint(folder: Path, *, last: int) -> Checkpoint:
-    """Returns the newest `last` planned batches, and the one before. Raises `DataCorrupt` saying what is wrong;
+    """Returns the newest `last` planned batches, and the one before. Raises `DataCorrupt` that says what is wrong;
     `OSError`."""
     if not folder.is_dir():
         raise DataCorrupt(f"{folder}: there is no such folder")

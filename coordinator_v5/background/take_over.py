@@ -165,9 +165,8 @@ def _found(state: CoordinatorState, tc: OwnedTcid, record: KeyValue, *, indexed:
     if decision is not None:
         saw_final(tc, txn_id, decision, header, now)
         return
-    # ▲ By the cluster's clock, which recorded it. A local clock ten minutes ahead would abort all transactions taken
-    # over, and lose what clients sent in them; one behind would hold readers back longer. Never longer than the
-    # timeout, and never less than the grace: without a stamp, clocks may differ by any amount.
+    # ▲ By the cluster's clock, which recorded it: a local clock ten minutes ahead would abort all transactions taken
+    # over. Between the grace and the timeout: without a stamp, clocks may differ by any amount.
     left_ms = min(state.cluster.left_ms(header.timeout_ms, header.created_ms), header.timeout_ms - header.created_ms)
     due = now + max(state.settings.client_grace_s, left_ms / 1000)
     # Deadline keys of transactions above the mark may or may not exist: they are put again, and deleted with the end.

@@ -1,4 +1,4 @@
-"""Audits topics: was every committed transaction shown whole, nothing else, and nothing twice?
+"""Audits topics: checks that every committed transaction was shown whole and once, and no other message was.
 
     spark-submit audit.py --service txn://… --topics topic://public/nyc/flights,topic://public/nyc/outcomes
     spark-submit audit.py --service txn://… --export /data/flights
@@ -63,7 +63,7 @@ class AuditReport(NamedTuple):
 
     @property
     def forgotten(self) -> int:
-        """Transactions whose outcome is forgotten, so that the audit cannot tell what was to be shown."""
+        """Transactions whose outcome is forgotten, so that the audit does not know whether they had to be shown."""
         return self.transactions.get("UNKNOWN", 0) + self.stored["writers_forgotten"]
 
     @property

@@ -1,4 +1,4 @@
-"""Exports topics to Parquet, as they were at a snapshot; the next run adds what was committed since.
+"""Exports topics to Parquet, as they were at a snapshot; the next run adds the messages committed since.
 
     spark-submit export.py --service txn://… --topics topic://public/nyc/flights --output /data/flights
     spark-submit export.py --service txn://… --snapshot cut.json --output /data/as-of

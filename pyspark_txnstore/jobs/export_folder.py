@@ -4,9 +4,9 @@
                               _cut.json         {"v":1, "rows": 4711, "snapshot": {…}}: all that was exported so far is
                                                 what was committed at this snapshot
 
-`spark.read.parquet(<folder>)` reads all of them, and has `increment` as one more column. ▲ Data and cut appear by one
-rename (`VersionedFolder`), never one without the other: a killed run has exported its increment or not, and the next
-run goes on from the newest cut.
+`spark.read.parquet(<folder>)` reads all of them, and has `increment` as one more column.
+▲ Data and cut appear by one rename (`VersionedFolder`): the next run continues from the newest cut, and would repeat
+or skip data that does not match it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CUT: Final = "_cut.json"
 
 @dataclass(frozen=True)
 class Increment:
-    """`cut`: what was exported up to and including it."""
+    """`cut`: the export has all messages committed up to it."""
 
     number: int
     cut: Snapshot

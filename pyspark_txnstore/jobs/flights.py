@@ -56,7 +56,7 @@ POLL_S: Final = 0.25
 
 
 class FlightsQueries:
-    """Runs the two queries, and tells how far they are."""
+    """Runs the two queries, and reports how far they are."""
 
     def __init__(self, spark: SparkSession, args: argparse.Namespace) -> None:
         self._spark = spark
@@ -78,7 +78,7 @@ class FlightsQueries:
             query.stop()
 
     def run_available(self) -> None:
-        """Processes what is there at the start; the second query begins when the first has ended."""
+        """Processes the messages stored at the start; the second query begins when the first has ended."""
         for writer in (self.statistics(), self.parquet()):
             query = self._start(writer.trigger(availableNow=True))
             while query.isActive:

@@ -1,4 +1,4 @@
-"""Judges what was shown of some topics by what is stored and how its transactions ended.
+"""Compares the shown messages of some topics with the stored ones and the outcomes of their transactions.
 
     stored   one row an entry: all that is kept, of open and aborted transactions too       (STORED)
     shown    one row a message: what a READ_COMMITTED reader showed, or a client received    (SHOWN)

@@ -67,7 +67,7 @@ class ByTime:
 
 @dataclass(frozen=True)
 class ByPosition:
-    """By topic and by segment (`0000-7fff-1`): the first position behind the boundary, or `earliest`, or `latest`."""
+    """By topic and by segment (`0000-7fff-1`): the first position after the boundary, or `earliest`, or `latest`."""
 
     topics: Mapping[str, Mapping[str, Place]]
 

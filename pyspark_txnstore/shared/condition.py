@@ -83,7 +83,7 @@ EVERYTHING: Final = Condition()
 
 
 def parse(text: str) -> Condition:
-    """Raises `InvalidArgument` saying what was expected, and where."""
+    """Raises `InvalidArgument` that says what was expected, and where."""
     found, at = EVERYTHING, 0
     while True:
         begin = _BEGIN.match(text, at)

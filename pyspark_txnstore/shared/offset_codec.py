@@ -42,7 +42,7 @@ Offset = dict[str, int | bool | str]
 
 
 def encode_offset(cut: Snapshot | None, isolation: Isolation = "read_committed") -> Offset:
-    """`None`: before everything there is. `isolation`: of the query that goes on there."""
+    """`None`: before all messages. `isolation`: of the query that continues there."""
     if cut is None:
         return {"v": VERSION, "isolation": isolation, "earliest": True}
     packed = zlib.compress(_fields(cut), 9)
@@ -96,10 +96,11 @@ def decode_offset(offset: Mapping[str, object]) -> Snapshot | None:
 def check_isolation(offset: Mapping[str, object], cut: Snapshot | None, isolation: Isolation) -> None:
     """`cut`: the decoded offset. Raises `InvalidArgument` if a query of another isolation wrote it.
 
-    ▲ An uncommitted cut has shown part of its open transactions without naming them: a committed read from it would
-    show only the rest, or all once more. A committed cut holds them back: an uncommitted read from it would never show
-    their first part. A snapshot belongs to no query and can be read on either way. An offset of an earlier version
-    shows its isolation only if it names a pending transaction or is not resolved, which uncommitted ones never do."""
+    ▲ An uncommitted cut has shown parts of open transactions: a committed read from it would show the rest or all.
+    A committed cut holds them back: an uncommitted read from it would never show their first part.
+
+    A snapshot belongs to no query and continues with both. An offset of an earlier version shows its isolation only if
+    it names a pending transaction or is not resolved, which uncommitted ones never do."""
     if cut is None or "v" not in offset or "topics" in offset:
         return
     found = offset.get("isolation")

@@ -1,4 +1,4 @@
-"""From cut to cut: what a batch reads, partition by partition (DESIGN §10). No I/O.
+"""Computes what a batch reads from cut to cut, partition by partition (DESIGN §10). No I/O.
 
     encode_offset(cut) ◄──► decode_offset(offset)       a stream's offsets
     settle(start, end, aborted)                         transactions aborted between two cuts stop holding others back
@@ -6,9 +6,9 @@
     split(ranges, heads, min_partitions)                the same in more parts
     pyspark_txnstore.source.limits                             a nearer end, where a batch is to be smaller
 
-A range says what to *read*; `Span(start, end).shows` decides what is *shown* of it. ▲ Each committed transaction is
-shown by exactly one batch of a stream, whole, over all its topics: a batch shows what its end holds and its start does
-not, and a cut holds a transaction whole or not at all.
+A range says what to *read*; `Span(start, end).shows` decides what is *shown* of it.
+▲ A batch shows the transactions that its end has and its start has not, and a cut has each whole or not at all: so
+exactly one batch shows it.
 """
 
 from __future__ import annotations
@@ -123,9 +123,11 @@ def settle(start: Snapshot, end: Snapshot, aborted: Collection[TxnId]) -> tuple[
     it, and `start` moves on as far as nothing before its ends may be shown by any cut up to `end`. Returns None
     otherwise, or if the cuts are so already.
 
-    ▲ Retention may take the entries of a transaction that was open at a batch's end and aborted later. They are no
-    loss, but a read from `resolved` on would report one. What is still pending at `end` has no entry at or below the
-    `resolved` of either cut; a segment that is gone has no open transaction."""
+    ▲ Retention may delete entries of a transaction that was open at a batch's end and aborted later: they are no loss,
+    but a read from `resolved` on would report one.
+
+    A transaction still pending at `end` has no entry at or below the `resolved` of either cut; a segment that is gone
+    has no open transaction."""
     decided = [txn_id for txn_id in start.pending if not end.is_pending(txn_id)]
     if not set(decided) <= {*end.aborted, *aborted}:
         return None

@@ -1,4 +1,4 @@
-"""The client of this process, whose connections outlive tasks: Spark makes source and sink anew for each task.
+"""The client of this process, whose connections outlive tasks: Spark creates a new source and sink for each task.
 
 A Python worker of Spark runs task after task, maybe in threads; each would open and close a client. So each process
 keeps one client per service until it ends, and all clients share the one loop thread of `txnclient.sync`.
@@ -27,9 +27,10 @@ _connected_in: int | None = None
 def client_of(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> txnclient.sync.Client:
     """Returns the client of this process for `txn://host:port[,host:port…]`, opened by the first call. Do not close it.
 
-    ▲ Refused in the child of a process that connected before the fork: gRPC's threads do not exist there, so a call
-    would hang or end the process. Spark forks workers from a daemon that connects to nothing. Raises `InvalidArgument`
-    in such a child or for a wrong URL; `Timeout` if no server answers.
+    ▲ Refuses a child of a process that connected before the fork: gRPC's threads do not exist there, so a call would
+    hang or end the process. (Spark forks workers from a daemon that does not connect.)
+
+    Raises `InvalidArgument` in such a child or for a wrong URL; `Timeout` if no server answers.
     """
     global _connected_in
     pid = os.getpid()

@@ -5,9 +5,10 @@
              .making-<16 hex digits>/          a version that is being made, or was given up
              .lock                             held by the process that makes a version
 
-▲ A version is made in its own folder, synced, and renamed. So data and document appear at once, a visible version has
-every byte even after a power failure, and of two concurrent makers one gets the name. A published version never
-changes. The job export keeps its increments this way, and the job compact its generations.
+▲ A maker writes a version in its own folder, syncs and renames it: otherwise a power failure leaves half a version,
+or two makers mix theirs.
+
+A published version never changes. The job export keeps its increments this way, and the job compact its generations.
 """
 
 from __future__ import annotations

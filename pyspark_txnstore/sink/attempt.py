@@ -108,9 +108,10 @@ class Attempt:
         )
 
     def _gives_up(self, txn: txnclient.sync.Transaction) -> bool:
-        """Aborts another run's transaction if that run is older. ▲ If this attempt joined
-        it, its deadline might pass before the attempt is done. Aborts by id, so that a transaction begun meanwhile
-        under the name stays. False: join it."""
+        """Aborts another run's transaction if that run is older. False: join it.
+
+        ▲ If this attempt joined it, its deadline might pass before the attempt is done. By id: a transaction begun
+        meanwhile under the name must stay."""
         client = client_of(self._options.url, timeout_s=self._options.timeout_s)
         try:
             header = client.admin("transactions.describe", txn=str(txn.id))["header"]

@@ -27,9 +27,10 @@ from txnwire.errors import InvalidArgument
 from txnwire.names import TopicName
 
 STREAM_SINK: Final = "spark"
-"""The default name of a sink. ▲ Not made of the checkpoint's location (API.md's default): a restart may spell that
-differently, `ck/x` for `/data/ck/x`, or find it elsewhere. It would then write its last batch, committed but not yet
-noted by Spark, twice under two names. The query's id in the checkpoint is unique."""
+"""The default name of a sink; the query's id in the checkpoint makes the batch's name unique.
+
+▲ Does not use the checkpoint's location (API.md's default): a restart may spell it differently, `ck/x` for
+`/data/ck/x`, and write its last batch twice under two names."""
 
 KEPT: Final = timedelta(days=30)
 """How long an outcome is kept, whatever the namespaces of the service are set to."""

@@ -1,14 +1,15 @@
-"""Runs of a batch: the newest of all runs under one name goes on, and aborts the transactions of older ones. Pure.
+"""Runs of a batch: the newest run under a name continues, and aborts the transactions of older ones. Pure.
 
 Spark makes a new sink for each run of a batch and sends it to all tasks of that run. So the sink carries the run:
 
     run     milliseconds of the driver's clock (6 bytes) · random (6 bytes) · mark of the query (8 bytes, of a stream's)
     writer  random of the run (36 bits) · number of the task attempt (28 bits)
 
-▲ A restarted driver runs its last batch again. If its tasks joined the dead driver's open transaction, they would
-inherit a deadline that is nearly over. So a newer run aborts an older run's transaction and begins a new one. An older
-run joins a newer one's, which is always safe: the one commit lists the writers that count. Clocks cannot lose or double
-a row: a driver whose clock is behind joins, too.
+▲ A newer run aborts an older run's transaction and begins a new one: if a restarted driver's tasks joined the dead
+driver's transaction, they would inherit a deadline that is nearly over.
+
+An older run joins a newer one's, which is always safe: the one commit lists the writers that count. Clocks cannot lose
+or double a row: a driver whose clock is behind joins, too.
 
 The mark is for cleaning up: the process that aborts a failed batch knows its number, but neither the query's id nor the
 run, which another process began. Both processes know the driver's folders and the query's options.

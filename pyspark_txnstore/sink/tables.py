@@ -44,8 +44,10 @@ def refuse_new_table(property_of: Callable[[str], str | None]) -> None:
     """Raises `InvalidArgument` in a task that writes rows of a new table; `property_of`: Spark's local properties.
 
     ▲ `saveAsTable` in the modes `error` and `ignore`, and `create()`, would append to the topic: Spark asks only its
-    catalog whether the table exists, and tells the source nothing. But the writing statement runs within the one that
-    creates the table. A write in a `foreachBatch` runs within its batch likewise."""
+    catalog whether the table exists, and does not tell the source.
+
+    But the writing statement runs within the one that creates the table. A write in a `foreachBatch` likewise runs
+    within its batch."""
     execution, root = property_of(EXECUTION_ID), property_of(ROOT_ID)
     if execution is None or root is None or execution == root or property_of(QUERY_ID) is not None:
         return

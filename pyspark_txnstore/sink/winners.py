@@ -1,7 +1,7 @@
 """Turns the winning task attempts' reports into the driver's commit. Pure. Source: DESIGN §10, "named transaction".
 
-▲ The driver ends exactly the transaction that the winners wrote in. It never begins the name to commit: if theirs was
-aborted meanwhile, that would be a fresh transaction without their rows.
+▲ The driver ends the transaction that the winners wrote in, and never begins the name to commit: if theirs was aborted
+meanwhile, it would commit a new one without their rows.
 """
 
 from __future__ import annotations

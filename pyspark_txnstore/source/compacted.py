@@ -1,4 +1,4 @@
-"""Decides which sealed segments may be compacted, and which reads may use a compaction. Pure.
+"""Decides which sealed segments a job may compact, and which reads may use a compaction. Pure.
 
 Compaction (PIP-31, "Compacting Transaction Log"; the newest value per key is Pulsar's topic compaction) reduces a
 topic's sealed and fully decided segments to one row per key, in Parquet. Each run makes a *generation*: the previous
@@ -20,9 +20,10 @@ deletion can go with what it deletes.
 which delete their key. Messages without a key all stay, since nothing replaces them, as in Pulsar until 3.2
 (`topicCompactionRetainNullKey`).
 
-**Never under a live cut.** ▲ A snapshot that does not hold *every* segment of a generation completely gets an older
-generation or the ledgers: a value may have been replaced by one that the snapshot does not hold. A read with a start, a
-stream and an uncommitted read get no generation.
+**Never under a live cut.** ▲ If a segment of a generation is not complete in a snapshot, the snapshot gets an older
+generation or the ledgers: a newer value, which it does not have, may have replaced one of its own.
+
+A read with a start, a stream and an uncommitted read get no generation.
 
 **Retention.** Ledgers keep their own retention: compaction neither waits for it nor triggers it. Compacted rows outlive
 their ledgers. A segment that retention took, even in part, before it was compacted is a gap: it may have had newer
@@ -149,7 +150,7 @@ def _from_document(document: Any) -> Manifest:
 
 
 def is_complete(bounds: SegmentBounds) -> bool:
-    """Whether what was committed in the segment can never change again."""
+    """Whether the committed messages of the segment can never change again."""
     return bounds.sealed and bounds.resolved == bounds.end
 
 

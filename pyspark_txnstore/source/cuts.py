@@ -35,7 +35,7 @@ _log = logging.getLogger("pyspark_txnstore")
 
 
 class Cuts:
-    """Takes cuts of what a query reads."""
+    """Takes cuts of the topics that a query reads."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -115,9 +115,10 @@ class Cuts:
         return topic in self._options.topics if pattern is None else pattern.fullmatch(topic) is not None
 
     def check_topics(self, end: Snapshot) -> None:
-        """▲ Checks a repeated batch of a checkpoint. If its query got other topics, or the checkpoint was copied for
-        another query, the batch would read the former topics. Raises `DataTrimmed`, unless data may be lost: the next
-        batch does not go on with them."""
+        """▲ Checks a repeated batch of a checkpoint: if its query got other topics, or the checkpoint was copied for
+        another query, the batch would read the former topics.
+
+        Raises `DataTrimmed`, unless data may be lost: the next batch does not continue with them."""
         if others := [topic for topic in end.topics if not self._reads(topic)]:
             self._lost(f"{', '.join(others)}: in the checkpoint's last batch, and not asked for any more")
 

@@ -63,7 +63,7 @@ class Idle:
         self._not_before_s = self._due_s = self._names_due_s = -math.inf
 
     def is_at(self, start: Mapping[str, Any]) -> bool:
-        """Whether the newest cut has shown nothing behind this offset, so that no other one is needed before `news`."""
+        """Whether the newest cut has shown nothing after this offset, so that no other cut is needed before `news`."""
         return self._start is not None and self._start == start
 
     def over(self) -> None:

@@ -1,4 +1,4 @@
-"""Finds a nearer end for a batch under a limit: a cut at the same revision (DESIGN §10).
+"""Finds an earlier end for a batch under a limit: a cut at the same revision (DESIGN §10).
 
     target ──► nearest(start, target, max_bytes=…): what is to be scanned ──► add, done: heads of entries
            ──► nearest(start, target, max_bytes=…): start ≤ found ≤ target

@@ -1,4 +1,4 @@
-"""Reads a task's part of a segment as record batches, and no more than these need.
+"""Reads a task's part of a segment as record batches, and fetches no more than these need.
 
     columns that heads tell       heads alone: no message leaves the broker
     a condition on entries        heads first, then the stretches with entries that it holds of

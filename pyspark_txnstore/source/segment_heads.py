@@ -16,9 +16,9 @@ _COMPACTED_FROM: Final = 4_096
 class Txn:
     """The known part of a transaction: its entries that may be shown, and their stored bytes.
 
-    `is_shown`: some of it has been shown, in topics that were read before others. ▲ It is never made pending again: the
-    shown part would be repeated. So each remaining entry is shown on its own, unless the transaction `has_pieces` of
-    large values, which no end may split."""
+    `is_shown`: some of it has been shown, in topics that were read before others.
+    ▲ It never becomes pending again, or the shown part would be repeated. So each remaining entry is shown on its own,
+    unless the transaction `has_pieces` of large values, which no end may split."""
 
     __slots__ = ("entries", "has_pieces", "is_shown", "rows", "size_bytes", "txn_id")
 
@@ -70,7 +70,7 @@ class SegmentHeads:
         self._txns.append(txn)
 
     def fresh(self, through: Position) -> range:
-        """Indexes of the entries behind the start's end, up to `through`, in order."""
+        """Indexes of the entries after the start's end, up to `through`, in order."""
         return range(self._first, self._index_behind(through))
 
     def all_fresh(self) -> range:

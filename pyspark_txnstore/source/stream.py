@@ -73,9 +73,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- offsets ----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """▲ The same for every call: Spark asks twice, and what lay between two answers would be lost. Errors are
-        raised only where the answer is needed: Spark also asks before it repeats the first batch, when segments that
-        the options name may have been split or trimmed."""
+        """▲ The same for every call: Spark asks twice, and would lose the messages between two different answers.
+
+        Raises errors only if the answer is needed: Spark also asks before it repeats the first batch, when segments
+        that the options name may have been split or trimmed."""
         if self._initial is None:
             try:
                 first = self._patience.ask("where the query begins", lambda: self._cuts.first(self._target))
@@ -236,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def adds(start: Snapshot | None, end: Snapshot) -> bool:
-    """Whether a stream at `start` must go on to `end`.
+    """Whether a stream at `start` must continue to `end`.
 
     True also for a mere layout change: when retention takes a segment sealed behind `start`, the next cut must show
     that nothing was lost."""

@@ -89,7 +89,7 @@ class _Segment:
 
     @property
     def is_starved(self) -> bool:
-        """Whether it goes on but its next heads are unknown."""
+        """Whether it continues but its next heads are unknown."""
         return not self.is_known and self.met == len(self.fresh)
 
     def next_time_ms(self) -> int:
@@ -325,7 +325,7 @@ class _Tally:
         self.uncut = 0
 
     def meet(self, heads: SegmentHeads, index: int) -> ShownSoFar | None:
-        """Meets one more entry; returns what is shown because of it."""
+        """Adds one more entry; returns the entries that it makes visible."""
         txn = heads.txn(index)
         if txn is None or (txn.is_shown and not txn.has_pieces):
             return _NOTHING.plus(heads, index)

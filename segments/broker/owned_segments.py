@@ -234,8 +234,9 @@ class OwnedSegments:
 
     async def _record_end(self, segment: Segment) -> None:
         """▲ After a failed sync whose ledger's end the disk cannot record: write it to etcd before giving the epoch
-        back. Waits as long as etcd is down, as then no broker can claim the segment either. If the disk does not answer
-        or the broker closes, only this process's ledger store knows the end."""
+        back, because only this process's ledger store knows the end.
+
+        Waits as long as etcd is down, as then no broker can claim the segment either."""
         try:
             async with asyncio.timeout(self._settings.hand_over_s):
                 if await segment.ledgers.unrecorded_end() is None:

@@ -106,8 +106,8 @@ class BrokerSession:
     async def claim(self, segment: str, *, topic: KeyValue | None = None) -> int | None:
         """The ownership epoch, or None if another broker owns it. Raises `StoreUnavailable`, `StoreFull`.
 
-        `topic`: its topic's record. ▲ The claim compares it, and returns None if it has changed: a broker unaware of a
-        deletion must not own an erased segment and write records of it.
+        `topic`: its topic's record. Returns None if that has changed.
+        ▲ The claim compares it: a broker unaware of a deletion would own an erased segment and write records of it.
         """
         key = keys.owner(segment)
         unchanged = () if topic is None else (unchanged_since(topic.key, topic.mod_revision),)

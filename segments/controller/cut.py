@@ -109,9 +109,10 @@ def never_owned(paths: Sequence[str], ledgers: Sequence[KeyValue | None]) -> dic
 def settled_in(snapshot: Snapshot) -> dict[str, Position]:
     """Segments that no later cut has to ask, with their ends: sealed, and everything decided.
 
-    ▲ Sealed in the topic's record, which is final; a seal only in the segment's own record may be undone. Such a
-    segment gets no more entries and has no open transaction, so its bounds never change: a cut's cost does not grow
-    with a topic's history.
+    ▲ Sealed in the topic's record, which is final: a seal only in the segment's own record may be undone.
+
+    Such a segment gets no more entries and has no open transaction, so its bounds never change: a cut's cost does not
+    grow with a topic's history.
     """
     return {path: one.end for path, one in snapshot.segments.items() if one.sealed and one.resolved == one.end}
 

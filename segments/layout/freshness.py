@@ -1,8 +1,8 @@
 """Tells whether this process's view of the cluster is still reliable, by its last answer from the metadata store.
 
 A process that is cut off from the store answers from memory, as it should for a while. After one lease time, another
-broker may serve every segment that it names, so it marks its view as stale. ▲ A client that relied on the view would
-be refused by former owners for as long as the cut lasts.
+broker may serve every segment that it names.
+▲ So it marks its view as stale: former owners would refuse a client that relied on it, for as long as the cut lasts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks a segment's ledger files against what etcd knows of them, before the segment is served. Pure.
 
-A data folder that is gone, or older than etcd, holds less than was acknowledged. ▲ Never take that for the end of a
-segment: readers would see parts of transactions, and the missing entries would be forgotten for ever.
+A data folder that is missing, or older than etcd, has less than was acked.
+▲ Never take that for the end of a segment: readers would see parts of transactions, and lose the rest for ever.
 """
 
 from __future__ import annotations

@@ -221,9 +221,10 @@ class Housekeeping:
             self._rolled += 1
 
     def _many_aborted(self) -> bool:
-        """Whether the sidecar of the open ledger would take many records out of etcd. ▲ Those of closed ledgers do not
-        count: a transaction that stays open keeps them in etcd, and each closed ledger starts the next round, so the
-        log would roll without a pause."""
+        """Whether the sidecar of the open ledger would take many records out of etcd.
+
+        ▲ Those of closed ledgers do not count: an open transaction keeps them in etcd, and each closed ledger starts
+        the next round, so the log would roll without a pause."""
         bound, writer = self._settings.aborted_in_store, self._ledgers.writer
         if writer is None or self._buffer.records_in_store <= bound:
             return False
@@ -252,9 +253,10 @@ class Housekeeping:
             await self._finish_trim()
 
     async def _trim_below(self, kept: int, going: list[LedgerInfo], retention: Retention) -> bool:
-        """Trim before the ledger `kept`; returns whether anything was trimmed. ▲ A seek may have moved a cursor back
-        while the footer was written, and its messages would be lost after the seek was answered. So check again which
-        ledgers are drained, and let no cursor move back before the trim is recorded."""
+        """Trim before the ledger `kept`; returns whether anything was trimmed.
+
+        ▲ Check again which ledgers are drained, and let no cursor move back before the trim is recorded: a seek that
+        moved a cursor back while the footer was written would lose its messages."""
         async with self._segment.cursors_held:
             self._segment.check()
             now = first_kept(self._ledgers.record, going, bound=await self._bound(retention))

@@ -1,4 +1,4 @@
-"""Computes how far subscriptions are behind, from the answers of the segments' owners. Pure."""
+"""Computes the lag of subscriptions from the answers of the segments' owners. Pure."""
 
 from __future__ import annotations
 

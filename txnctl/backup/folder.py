@@ -1,6 +1,6 @@
 """The folder that holds backups: its layout, its lock, and files that are whole before they have their names.
 
-Everything here blocks, and raises plain `OSError` besides what is said.
+All functions here block, and may raise `OSError` besides the documented errors.
 """
 
 from __future__ import annotations
@@ -132,14 +132,14 @@ class BackupFolder:
         (folder / JOURNAL).unlink(missing_ok=True)
 
     def discard(self, name: str) -> None:
-        """▲ The manifest goes first: what is left of an interrupted deletion counts as no backup."""
+        """▲ Deletes the manifest first: the rest of an interrupted deletion counts as no backup."""
         (self.backups / name / MANIFEST).unlink(missing_ok=True)
         sync_directory(self.backups / name)
         shutil.rmtree(self.backups / name)
 
     def drop_unused(self) -> int:
-        """Delete contents that are named neither by a backup nor by an unfinished one, which the next run goes on with;
-        returns how many. Raises `DataCorrupt` for a damaged manifest: the contents that it needs are not known."""
+        """Delete contents that neither a backup nor an unfinished one, which the next run continues, names; return how
+        many. Raises `DataCorrupt` for a damaged manifest: the contents that it needs are not known."""
         used = {self._object(one) for name in self.whole() for one in self.read(name)[1].files}
         used |= {self._object(one) for name in self.unfinished() for one in self.noted(name)}
         unused = [path for path in self.objects.rglob("*") if path.is_file() and path not in used]
@@ -203,7 +203,7 @@ class BackupFolder:
         return self._object(file).open("rb")
 
     def note(self, name: str, file: CopiedFile) -> None:
-        """Keep what was copied: a backup that is run again after a kill copies only the rest."""
+        """Record the copied files: a backup that runs again after a kill copies only the rest."""
         with (self.backups / name / JOURNAL).open("ab") as journal:
             journal.write(msgspec.json.encode(file) + b"\n")
 

@@ -1,4 +1,4 @@
-"""What a backup or a restore says while it works, and how its threads end before it does."""
+"""Reports the progress of a backup or a restore, and ends its threads before it returns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda:
 
 
 class CopyProgress:
-    """Counts files and bytes of one step, and tells `on_progress`. After `stop` the next `add` raises `Stopped`."""
+    """Counts files and bytes of one step, and calls `on_progress`. After `stop` the next `add` raises `Stopped`."""
 
     def __init__(self, on_progress: Callable[[str], None], what: str, files: int, size: int) -> None:
         self._on_progress = on_progress

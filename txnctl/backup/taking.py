@@ -308,7 +308,7 @@ class _Taking:
 
 
 def expect_whole_snapshot(path: Path) -> None:
-    """Etcd's own checksum stands behind its records. Raises `DataCorrupt` if a snapshot is cut off or damaged."""
+    """Etcd's own checksum follows its records. Raises `DataCorrupt` if a snapshot is cut off or damaged."""
     size = path.stat().st_size
     if size % SECTOR_BYTES != SHA256_BYTES:
         raise DataCorrupt(f"{path}: {size} bytes are no whole snapshot of etcd: it was cut off")

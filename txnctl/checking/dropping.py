@@ -1,4 +1,4 @@
-"""The part of a repair that drops what is missing in the data folder: whole transactions, then the ends of ledgers.
+"""Drops what is missing in the data folder, for a repair: first whole transactions, then the ends of ledgers.
 
 `missing` decides what is missing and what can be known of it. This module carries it out, in an order that may be
 interrupted anywhere: headers say that a transaction was dropped, then each segment drops the rest of it, then the lists

@@ -165,7 +165,7 @@ def drained_keys_say_so_of_sealed_segments(picture: Picture, _: int) -> Iterator
 
 
 def keyed_transactions_belong_to_their_holder(picture: Picture, _: int) -> Iterator[str]:
-    """A begin writes header and key record together; the next holder of the key aborts what is open (DESIGN §9)."""
+    """A begin writes header and key record together; the next holder aborts open transactions (DESIGN §9)."""
     for txn_id, header in picture.headers.items():
         if header.state != records.OPEN or header.txn_key is None:
             continue

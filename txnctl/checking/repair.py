@@ -94,7 +94,7 @@ class Repair:
         """The transactions that a sidecar shows as committed."""
 
     async def run(self, why: str) -> list[Finding]:
-        """Returns what was found and done, in words. `why`: the reason why etcd is unfit. Raises `StoreUnavailable`,
+        """Returns findings and actions as text. `why`: the reason why etcd is unfit. Raises `StoreUnavailable`,
         `DataCorrupt`, `LedgerFailed`; then run it again."""
         self.on_progress("etcd")
         expect_readable(await take_picture(self._store), LEASED)  # before anything is changed

@@ -1,4 +1,4 @@
-"""Reads what transactions wrote in closed ledgers, and what stands beside them as aborted, for a repair."""
+"""Reads the entries of transactions in closed ledgers, and the aborted records beside them, for a repair."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WrittenEntry(NamedTuple):
 async def written_behind(
     start: Position, ledgers: LedgerStore, segment: str, ledger_id: int, length: int
 ) -> list[WrittenEntry]:
-    """The entries of transactions behind `start` in a ledger of `length` entries: for one of 64 MiB a few percent of
+    """The entries of transactions after `start` in a ledger of `length` entries: for one of 64 MiB a few percent of
     that. Raises `DataCorrupt`, `LedgerUnreadable`."""
     found = []
     at = start.entry_id + 1 if ledger_id == start.ledger_id else (length if ledger_id < start.ledger_id else 0)

@@ -36,7 +36,8 @@ Config = Annotated[Path | None, typer.Option(help="TOML file with any of the set
 def backup(
     folder: Folder,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="keep so many of the newest backups, drop the older ones; default: all")
+        int | None,
+        typer.Option(min=1, help="the number of newest backups to keep; deletes older ones; default: keeps all"),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="make none: read all that is there, and list it")] = False,
     etcd: Etcd = None,

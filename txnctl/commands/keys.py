@@ -58,7 +58,7 @@ def get_key(key: Key, owner: Owner = ANONYMOUS, output: Output = Format.TABLE, u
 def delete_key(
     key: Key, owner: Owner = ANONYMOUS, yes: Yes = False, output: Output = Format.TABLE, url: Url = DEFAULT_URL
 ) -> None:
-    """Fence the holder of a key and abort its open transaction. Who connects with the key again gets a higher epoch."""
+    """Fence the holder of a key and abort its open transaction. A new holder gets a higher epoch."""
     expect_yes(f"fence the holder of transaction key {key} of {owner}?", yes=yes)
 
     async def work() -> None:

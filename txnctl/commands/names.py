@@ -53,7 +53,7 @@ def delete(
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Forget how transactions of these names ended. Whoever begins such a name again does its work again."""
+    """Forget how transactions of these names ended. A program that begins such a name again does its work again."""
     if (name is None) == (prefix is None):
         raise typer.BadParameter("name one, or a prefix of several with --prefix")
     if prefix == "":  # ▲ a variable of a script that is not set: jobs of every namespace would run again

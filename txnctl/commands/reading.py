@@ -1,4 +1,4 @@
-"""`txnctl read` and `txnctl topics peek`: messages without a subscription. Nobody's position changes."""
+"""`txnctl read` and `txnctl topics peek`: reads messages without a subscription and changes no position."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(
     ] = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print messages, one a line, without a subscription: nothing is acked, and nothing is left behind.
+    """Print messages, one a line, without a subscription and without acks.
 
     A time is that of sending. A transaction is shown whole or not at all: one that sent anything after the end is left
     out."""
@@ -82,7 +82,7 @@ def read(
 
 def peek(
     topic: Topic,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="so many of the newest")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="the number of newest messages")] = 10,
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:

@@ -18,7 +18,7 @@ def snapshot(
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Where all segments of some topics stand at one moment. With -o json: what a reader takes as its start or end."""
+    """Print a snapshot of some topics: how far each segment is decided. With -o json: a start or end for a reader."""
 
     async def work() -> None:
         async with connected(url) as client:

@@ -26,12 +26,12 @@ _OFFSET_COLUMNS = ["source", "topic", "segment", "begin", "end", "resolved", "se
 def checkpoint(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="a folder of this machine, as checkpointLocation says")],
     sink_name: Annotated[str | None, typer.Option(help="the sink's option sinkName; default: spark")] = None,
-    topic: Annotated[str | None, typer.Option(help="the sink's option topic; - where rows name theirs")] = None,
-    last: Annotated[int, typer.Option(min=1, help="so many of the newest batches")] = 10,
+    topic: Annotated[str | None, typer.Option(help="the sink's option topic; - if rows name theirs")] = None,
+    last: Annotated[int, typer.Option(min=1, help="the number of newest batches")] = 10,
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Where a query stands, and what a restart would do. With --topic or --sink-name the service is asked which batches
+    """Show how far a query is, and what a restart would do. With --topic or --sink-name, ask the service which batches
     our sink has committed. The query may be running."""
     from pyspark_txnstore.checkpoint import checkpoint_folder, read_checkpoint, restart
     from pyspark_txnstore.sink import batch_names

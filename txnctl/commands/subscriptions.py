@@ -25,7 +25,7 @@ Name = Annotated[str, typer.Argument(help="the subscription's name")]
 
 @app.command(name="list")
 def list_subscriptions(topic: Topic, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
-    """The topic's subscriptions, and how far each is behind: messages not acked, and the age of the oldest of them."""
+    """List the topic's subscriptions with their lag: the number of unacked messages, and the age of the oldest."""
 
     async def work() -> None:
         async with asking(url) as cluster:
@@ -53,7 +53,7 @@ def create(
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Make a subscription without reading: from now on what it has not consumed is kept for it."""
+    """Create a subscription without reading: from now on retention keeps its unconsumed messages."""
     where = start_of(start)
 
     async def work() -> None:
@@ -119,7 +119,7 @@ def seek(
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Have a subscription go on from there, with or without consumers; what was received before cannot be acked."""
+    """Move a subscription to a start, with or without consumers; messages received before cannot be acked."""
 
     async def work() -> None:
         where = start_of(start)
@@ -140,7 +140,7 @@ def delete(
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Delete a subscription: what it has consumed is forgotten, acks pending in open transactions go with it."""
+    """Delete a subscription, its position, and its acks in open transactions."""
     expect_yes(f"Delete subscription {subscription} of {topic}?", yes=yes)
 
     async def work() -> None:

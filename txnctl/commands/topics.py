@@ -150,7 +150,7 @@ def split(
     output: Output = Format.TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Split an active segment into two; producers and consumers follow, transactions go on."""
+    """Split an active segment into two; producers and consumers follow, transactions continue."""
     upper = None if at is None else _hash_of(at)
 
     async def work() -> None:
@@ -162,7 +162,7 @@ def split(
 
 @app.command()
 def merge(segment: SegmentName, neighbour: SegmentName, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
-    """Merge two adjacent active segments into one; producers and consumers follow, transactions go on."""
+    """Merge two adjacent active segments into one; producers and consumers follow, transactions continue."""
 
     async def work() -> None:
         async with connected(url) as client:

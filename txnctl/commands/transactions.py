@@ -119,7 +119,7 @@ def abort(txn: Id, output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> Non
 
 @app.command()
 def stats(output: Output = Format.TABLE, url: Url = DEFAULT_URL) -> None:
-    """Per coordinator: open, begun, committed, aborted, latencies since its start; and what stands in etcd."""
+    """Per coordinator: open, begun, committed, aborted, latencies since its start; and the records in etcd."""
 
     async def work() -> None:
         async with asking(url) as cluster:

@@ -96,7 +96,7 @@ class Changes:
 
     @asynccontextmanager
     async def bringing_broker_back(self) -> AsyncIterator[None]:
-        """Starts it again and goes on meanwhile: it gets its share little by little."""
+        """Starts the broker again and continues meanwhile: it gets its share step by step."""
         back = asyncio.create_task(self._bring_back(), name="bring the broker back")
         try:
             yield

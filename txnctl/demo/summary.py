@@ -101,7 +101,7 @@ def loading_rows(course: CourseReport) -> Iterator[tuple[str, str]]:
 
 
 def print_next(console: Console, kept: Path | None) -> None:
-    """Prints commands that work as they stand."""
+    """Prints commands that work without changes."""
     print_commands(console, next_commands(kept))
 
 

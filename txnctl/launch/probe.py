@@ -1,4 +1,4 @@
-"""Asks a cluster over its own wire whether it serves: what a user's first call would find."""
+"""Asks a cluster over its own protocol whether it serves, as a user's first call would."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def allow_open_files(connections: int) -> None:
 
 
 async def serve(settings: ServerSettings) -> None:
-    """Serves until SIGTERM or SIGINT, then hands over what it can and returns. A second signal kills."""
+    """Serves until SIGTERM or SIGINT, then hands over its segments and ids and returns. A second signal kills."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -53,7 +53,7 @@ AUTOSCALE_S = 10.0
 
 
 class Server:
-    """Serves between `start` and `close`. `address` is what was bound, `advertised` what other processes use."""
+    """Serves between `start` and `close`. `address` is the bound one, `advertised` the one that other processes use."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class SweeperSettings:
 
 
 class Maintainer:
-    """Stands for election from `start` to `close` in the background, and maintains the store while elected."""
+    """Takes part in the election from `start` to `close` in the background, and maintains the store while elected."""
 
     def __init__(
         self,

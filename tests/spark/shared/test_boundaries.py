@@ -315,10 +315,10 @@ def test_a_transaction_of_long_after_one_position_and_before_the_latest_of_anoth
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingTimestamp": "5", "startingOffsets": "latest"}, "both tell where to begin: leave one out"),
-        ({"startingTimestamp": "5", "startingOffsetsByTimestamp": "{}"}, "both tell where to begin"),
-        ({"endingTimestamp": "5", "endingOffsets": "latest"}, "both tell where to end"),
-        ({"endingTimestamp": "5", "snapshot": "{}"}, "both tell where to end"),
+        ({"startingTimestamp": "5", "startingOffsets": "latest"}, "both say where to begin: leave one out"),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestamp": "{}"}, "both say where to begin"),
+        ({"endingTimestamp": "5", "endingOffsets": "latest"}, "both say where to end"),
+        ({"endingTimestamp": "5", "snapshot": "{}"}, "both say where to end"),
         ({"startingTimestamp": "soon"}, "'startingTimestamp': 'soon': expected milliseconds"),
         ({"startingOffsetsByTimestamp": "{"}, "'startingOffsetsByTimestamp'"),
         ({"startingTimestamp": "6", "endingTimestamp": "5"}, "a later time than the end: exchange the two"),

@@ -1,4 +1,4 @@
-"""Settings of commands that work on etcd and a data folder: those of the server beside them, unless told otherwise."""
+"""Settings of commands that work on etcd and a data folder: by default those of the server on the same machine."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def _print_lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
 
 
 def show_done(said: str, answer: Mapping[str, Any], output: Format) -> None:
-    """Reports what a command has done: a sentence, or its facts as one JSON object."""
+    """Reports what a command has done, as a sentence or as one JSON object."""
     if output is Format.JSON:
         show_json(answer)
     else:

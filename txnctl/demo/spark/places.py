@@ -44,7 +44,7 @@ class Places:
 
     @property
     def spark(self) -> Path:
-        """For files that Spark leaves behind, above all after a SIGKILL."""
+        """Folder for files that Spark leaves, above all after a SIGKILL."""
         return self.folder / "spark"
 
     def make(self) -> None:
@@ -84,7 +84,7 @@ class Places:
 
 
 def expect_spark() -> None:
-    """Raises `InvalidArgument` saying what is missing, before anything is started."""
+    """Raises `InvalidArgument` that says what is missing, before it starts anything."""
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidArgument("--spark: PySpark is missing: pip install 'txnstore[spark,demo]'")
     home = os.environ.get("JAVA_HOME")

@@ -54,7 +54,7 @@ def rows(report: SparkDemoReport, findings: SparkDemoFindings) -> Iterator[tuple
 
 
 def print_next(console: Console, kept: Path | None) -> None:
-    """Prints commands that work as they stand."""
+    """Prints commands that work without changes."""
     print_commands(console, next_commands(kept))
 
 
