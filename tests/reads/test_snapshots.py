@@ -284,7 +284,7 @@ async def test_what_cannot_be_is_refused_with_a_reason(cluster: InProcessCluster
         assert snapshot.store
         restored = dataclasses.replace(snapshot, store="before the repair")
         for options in ({"end": restored}, {"start": restored}):
-            with pytest.raises(txnclient.InvalidArgument, match="put back from a backup"):
+            with pytest.raises(txnclient.InvalidArgument, match="restored from a backup"):
                 await (await client.reader(ORDERS, **options)).receive()
         gone = Snapshot.from_json(snapshot.to_json().replace("0000-ffff-", "0000-ffff-77"))
         with pytest.raises(txnclient.InvalidArgument, match="no longer exists"):
@@ -303,9 +303,9 @@ async def test_a_snapshot_of_a_topic_that_was_made_again_is_refused_at_once(clus
         await client.delete_topic(ORDERS, force=True)
         await client.create_topic(ORDERS)
         for options in ({"end": cut}, {"start": cut}):
-            with pytest.raises(txnclient.DataTrimmed, match="made again"):
+            with pytest.raises(txnclient.DataTrimmed, match="created again"):
                 await client.reader(ORDERS, **options)
-        with pytest.raises(txnclient.DataTrimmed, match="made again"):
+        with pytest.raises(txnclient.DataTrimmed, match="created again"):
             await anext(client.read_entries(path, after=EARLIEST, end=bounds.end, span=Span(None, cut)))
 
 

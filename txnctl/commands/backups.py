@@ -37,7 +37,7 @@ def backup(
     folder: Folder,
     keep: Annotated[
         int | None,
-        typer.Option(min=1, help="the number of newest backups to keep; deletes older ones; default: keeps all"),
+        typer.Option(min=1, help="the newest backups to keep, older ones are deleted; default: all"),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="make none: read all that is there, and list it")] = False,
     etcd: Etcd = None,

@@ -279,7 +279,7 @@ def test_x1_a_newer_run_begins_anew_with_all_of_its_time(
     assert late.txn_id == first.txn_id
     assert dead.txn_id is not None
     assert set(sync_client.outcomes([dead.txn_id]).values()) == {"ABORTED"}
-    with pytest.raises(InvalidTxnState, match="ABORTED, its rows are gone"):
+    with pytest.raises(InvalidTxnState, match="ABORTED, its rows do not count"):
         commit(options, dead)
     commit(options, first, second)
     assert sorted(read_all(sync_client, topic)) == [b"22", b"23"]
