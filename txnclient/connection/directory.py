@@ -132,14 +132,17 @@ class ClientDirectory:
 
     async def layout(self, topic: str, deadline: Deadline) -> TopicLayout:
         """The layout of a topic, which it follows from now on. Raises `TopicNotFound`, `Timeout`, `ConnectionLost` once
-        the client closes."""
+        the client closes. ▲ A known layout needs no time: callers that wait for a newer one report what they wait
+        for."""
         last: TxnError | None = None
-        while not deadline.passed:
+        while True:
             if self._ended:  # ▲ C6: no server answers now, so its caller would wait until the time is up
                 raise ConnectionLost(f"looking up {topic}: this client was closed meanwhile") from last
             layout = self._topics.get(topic)
             if layout is not None:
                 return layout
+            if deadline.passed:
+                raise deadline.expired(f"looking up {topic}", last)
             home = self._home
             if home is not None:
                 patience_s = min(FOLLOW_TIMEOUT_S, deadline.remaining())
@@ -158,7 +161,6 @@ class ClientDirectory:
                         raise TopicNotFound(f"topic {topic!r} does not exist: create it first")
                     return layout
             await self.wait_change(min(deadline.remaining(), 1.0))
-        raise deadline.expired(f"looking up {topic}", last)
 
     async def wait_layout(self, topic: str, deadline: Deadline) -> TopicLayout:
         """Wait until the topic is visible here, a moment after the controller has created it."""

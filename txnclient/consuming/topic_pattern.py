@@ -153,9 +153,8 @@ class FollowedTopics:
         looked up now must not delay the others, nor end their consumer."""
         life, error, looks = self._gone[topic]
         try:
-            # ▲ A known layout needs no time: another topic that cannot be looked up may have used up this look's.
-            known = self._session.directory.known_layout(topic)
-            layout = known or await self._session.directory.layout(topic, deadline)
+            # ▲ Also when the time is up: another topic that cannot be looked up may have used up this look's.
+            layout = await self._session.directory.layout(topic, deadline)
         except DataCorrupt as damage:
             self._tell_damaged(damage)
             return False

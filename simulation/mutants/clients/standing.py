@@ -345,9 +345,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="known-topic-waits-for-a-mute-one",
         rule="a topic of a pattern that comes again is joined, though another one cannot be looked up",
         section="§8",
-        file="txnclient/consuming/topic_pattern.py",
-        old="            layout = known or await self._session.directory.layout(topic, deadline)\n",
-        new="            layout = await self._session.directory.layout(topic, deadline)\n",
+        file="txnclient/connection/directory.py",
+        old="            if layout is not None:\n                return layout\n            if deadline.passed:\n",
+        new=(
+            "            if layout is not None and not deadline.passed:\n                return layout\n"
+            "            if deadline.passed:\n"
+        ),
         tests=(PATTERNS + "test_a_topic_that_comes_again_is_joined_though_another_one_before_it_cannot_be_looked_up",),
         why_tests="no seed has a consumer of a pattern and a topic that cannot be looked up",
     ),

@@ -53,6 +53,7 @@ class Layouts(Cluster):
         self.sealed: dict[str, None] = {}
         self.held: dict[str, Position] = {}
         self.lost_id: int | None = None
+        self.exists = True
 
     async def start(self, *addresses: str) -> None:
         self.servers["broker:1"] = Server(self, "broker:1")
@@ -65,7 +66,11 @@ class Layouts(Cluster):
 
     def layout(self, topic: str) -> pb.Layout:
         layout = pb.Layout(
-            topic=topic, exists=topic == TOPIC, epoch=self.epoch, revision=self.revision, topic_revision=self.epoch
+            topic=topic,
+            exists=topic == TOPIC and self.exists,
+            epoch=self.epoch,
+            revision=self.revision,
+            topic_revision=self.epoch,
         )
         if self.lost_id is not None:
             layout.lost_segment_id = self.lost_id

@@ -68,6 +68,33 @@ async def test_x2_a_snapshot_of_a_later_layout_waits_for_it() -> None:
         assert [message.value async for message in reader] == [b"child"]
 
 
+@virtual_time
+async def test_who_waits_in_vain_for_a_later_layout_is_told_which() -> None:
+    """▲ The topic can be looked up all the time: who is told that it cannot would look for a server that is down."""
+    async with connected() as (_, _, client):
+        later = snapshot(2, root=at(1, sealed=True), left=at(0), right=SegmentBounds(EARLIEST, EARLIEST))
+        said = f"waiting for layout 2 of {TOPIC}: not done within"
+        for opening in (open_reader(client, end=later), client.watch(later)):
+            with pytest.raises(txnclient.Timeout, match=said):
+                await opening
+        async with client.watch(snapshot(1, root=at(1))) as watch:
+            with pytest.raises(txnclient.Timeout, match=f"{said} 3 s"):
+                await watch.move(later, timeout=3.0)
+        with pytest.raises(txnclient.Timeout, match="waiting for a layout of epoch 2 that has segment://"):
+            async for _ in client.read_entries(ROOT, after=EARLIEST, end=Position(1, 1), span=Span(None, later)):
+                pass
+
+
+@virtual_time
+async def test_who_looks_up_the_end_of_a_sealed_segment_is_told_what_is_waited_for() -> None:
+    async with connected() as (cluster, _, client):
+        cluster.sealed[ROOT] = None
+        with pytest.raises(
+            txnclient.Timeout, match=f"waiting for the new layout of {TOPIC}: a segment has been sealed"
+        ):
+            await open_reader(client, end="latest", isolation="read_uncommitted")
+
+
 GONE = {path: facts for path, facts in SPLIT.items() if path != ROOT}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
@@ -20,6 +21,8 @@ class Seeking(Server):
     """Notes which segments were sought, in order."""
 
     sought: list[str]
+    gone = False
+    """Whether it knows the topic's segments no more, whatever the layout says."""
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -28,20 +31,29 @@ class Seeking(Server):
 
     def _seek(self, peer: Peer, command: pb.Command) -> pb.Command:
         self.sought.append(command.seek.segment)
+        if self.gone:
+            raise txnclient.TopicNotFound(f"{TOPIC} has no segment {command.seek.segment}")
         return pb.Command(ok=pb.Ok())
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Layouts, Seeking, txnclient.Client]]:
+    cluster = Layouts()
+    server = cluster.servers["broker:1"] = Seeking(cluster, "broker:1")
+    await server.start()
+    async with txnclient.connect(
+        "txn://broker:1", transport=cluster.transport, clock=cluster.clock, random=Random(1)
+    ) as client:
+        yield cluster, server, client
+    await cluster.stop()
 
 
 @pytest.mark.parametrize("given_up", [False, True])
 @virtual_time
 async def test_a_seek_reaches_children_that_a_sealed_segment_must_have(given_up: bool) -> None:
     """▲ Others may have read and acked there before this was asked: unsought, that would not come again."""
-    cluster = Layouts()
-    server = cluster.servers["broker:1"] = Seeking(cluster, "broker:1")
-    await server.start()
-    cluster.sealed[ROOT] = None
-    async with txnclient.connect(
-        "txn://broker:1", transport=cluster.transport, clock=cluster.clock, random=Random(1)
-    ) as client:
+    async with connected() as (cluster, server, client):
+        cluster.sealed[ROOT] = None
         seeking = asyncio.ensure_future(client.seek_subscription(TOPIC, "s", "earliest", timeout=60.0))
         await settle()
         assert server.sought == [ROOT]
@@ -52,4 +64,37 @@ async def test_a_seek_reaches_children_that_a_sealed_segment_must_have(given_up:
             cluster.become(SPLIT)
         await seeking
         assert sorted(server.sought) == sorted([ROOT] if given_up else [ROOT, LEFT, RIGHT])
-    await cluster.stop()
+
+
+@virtual_time
+async def test_a_seek_that_waits_for_the_children_of_a_sealed_segment_says_so_when_its_time_is_up() -> None:
+    async with connected() as (cluster, server, client):
+        cluster.sealed[ROOT] = None
+        with pytest.raises(txnclient.Timeout, match=f"new layout of {TOPIC}: a segment has been sealed: .* within 5 s"):
+            await client.seek_subscription(TOPIC, "s", "earliest", timeout=5.0)
+        assert server.sought == [ROOT]
+
+
+@pytest.mark.parametrize("what", ["comes back", "leaves", "its topic is deleted"])
+@virtual_time
+async def test_a_segment_that_its_owner_does_not_know_is_sought_until_the_layout_says_so_too(what: str) -> None:
+    """▲ Told as done, what was acked there would not come again."""
+    async with connected() as (cluster, server, client):
+        await client.describe_topic(TOPIC)
+        server.gone = True
+        seeking = asyncio.ensure_future(client.seek_subscription(TOPIC, "s", "earliest", timeout=60.0))
+        await settle()
+        assert len(server.sought) > 1
+        assert not seeking.done()
+        server.gone = what != "comes back"
+        if what == "leaves":
+            server.gone = False
+            cluster.become({LEFT: ("ACTIVE", (), ()), RIGHT: ("ACTIVE", (), ())})
+        elif server.gone:
+            cluster.exists = False
+            cluster.become({})
+            with pytest.raises(txnclient.TopicNotFound):
+                await seeking
+            return
+        await seeking
+        assert server.sought[-1] == ROOT if what == "comes back" else sorted(server.sought[-2:]) == [LEFT, RIGHT]
