@@ -225,6 +225,26 @@ async def test_batches_are_sent_by_their_handler_and_acked_for_it(client: txncli
     assert Counter(b"+".join(found).split(b"+")) == Counter(str(number).encode() for number in range(50))
 
 
+async def test_of_a_batch_that_is_handled_one_by_one_a_failed_transaction_leaves_no_message_behind_it(
+    client: txnclient.Client,
+) -> None:
+    """▲ Those behind it were received and not begun: held, they would come to nobody for as long as the loop runs."""
+    await prepared(client, 6, segments=1)
+    handled: list[list[bytes]] = []
+
+    def handler(messages: Sequence[txnclient.Message], txn: txnclient.Transaction) -> None:
+        handled.append([message.value for message in messages])
+        if len(handled) == 1:
+            raise ValueError("one of them is wrong")
+        if len(handled) == 3:
+            raise txnclient.Overloaded("a service that the handler asks is busy")
+
+    async with client.consumer(SOURCE, "job", type="queue") as consumer:
+        done = await txnclient.process_batches(consumer, handler, batch_messages=6, max_messages=6, idle_timeout=10.0)
+    assert [len(one) for one in handled[:3]] == [6, 1, 1]
+    assert (done.messages, done.again, done.nacked) == (6, 1, 0)
+
+
 async def test_a_batch_stays_below_its_bytes(client: txnclient.Client) -> None:
     await client.create_topic(SOURCE)
     async with await client.producer(SOURCE, compression=None) as producer:

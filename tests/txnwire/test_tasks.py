@@ -69,6 +69,28 @@ def test_a_task_that_has_been_well_for_a_while_is_not_failing_and_begins_anew_at
     under(scenario)
 
 
+def test_after_a_while_in_which_it_was_well_a_restarted_task_is_begun_anew_at_once_again() -> None:
+    """▲ Else a process that had trouble once would do without its task for ten seconds at each later end."""
+
+    async def scenario(_: Tasks, told: list[TaskEnd], __: list[BaseException]) -> None:
+        began: list[float] = []
+
+        async def work() -> None:
+            began.append(asyncio.get_running_loop().time())
+            if len(began) >= 12:
+                await asyncio.sleep(SETTLED_S + 1)
+            raise KeyError("a defect")
+
+        task = restarted(work, name="worker")
+        await asyncio.sleep(200)
+        task.cancel()
+        lasted = [later - earlier for earlier, later in pairwise(began)]
+        assert lasted[10] == pytest.approx(LONGEST_PAUSE_S, rel=0.01), "it had long pauses before"
+        assert [one - SETTLED_S - 1 for one in lasted[11:14]] == pytest.approx([0.1, 0.1, 0.1], abs=0.01)
+
+    under(scenario)
+
+
 def test_what_a_restarted_task_waits_for_may_be_cancelled_without_ending_it() -> None:
     async def scenario(_: Tasks, told: list[TaskEnd], __: list[BaseException]) -> None:
         runs: list[asyncio.Future[None]] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
@@ -39,6 +41,19 @@ async def test_a_client_leaves_a_home_that_does_not_answer() -> None:
         async with client.producer(TOPIC) as producer:
             await producer.send(b"x")
         assert home_and_another(client) == (another, home)
+
+
+@virtual_time
+async def test_a_home_that_was_given_little_time_to_answer_is_not_left() -> None:
+    """▲ A call with a short timeout tells nothing about a server: each would move the client to another one."""
+    async with connected("broker:1", "broker:2", timeout=1.0) as (cluster, client):
+        home, another = home_and_another(client)
+        cluster.servers[home].ignore["watch_layout"] = 1
+        with pytest.raises(txnclient.Timeout):
+            await client.describe_topic(TOPIC)
+        await asyncio.sleep(10.0)
+        assert home_and_another(client) == (home, another)
+        assert cluster.servers[another].seen["watch_cluster"] == 0
 
 
 @virtual_time
@@ -109,3 +124,9 @@ async def test_an_owner_that_tells_itself_that_a_segment_has_moved_is_given_the_
         await asyncio.sleep(10.0)
         assert cluster.servers[another].seen["subscribe"] == 2
         assert cluster.servers[home].seen["subscribe"] == 0
+        # ▲ It came back to the owner that it had left, which has time again from its next move on.
+        cluster.owners = dict.fromkeys(SEGMENTS, home)
+        cluster.announce()
+        await asyncio.sleep(MOVED_S - 1.0)
+        assert cluster.servers[home].seen["subscribe"] == 0
+        await until(lambda: cluster.servers[home].seen["subscribe"] == 2, within_s=3.0)

@@ -212,6 +212,28 @@ async def test_who_comes_back_for_an_abort_says_so_until_it_is_attached() -> Non
 
 
 @virtual_time
+async def test_who_starts_over_twice_still_waits_for_the_abort_that_it_has_heard_of() -> None:
+    """▲ A broker that has not followed that abort goes on behind the messages that come back by it."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive()
+        txn = await client.begin()
+        await consumer.ack(message, txn=txn)
+        cluster.revision += 50
+        cluster.states[txn.id], cluster.decided_at[txn.id] = "ABORTED", cluster.revision
+        server.refuse["subscribe"] = [txnclient.NotOwner("moving")] * 3
+        seen = server.seen["subscribe"]
+        with pytest.raises(txnclient.TxnAborted):
+            await txn.commit()
+        await until(lambda: server.seen["subscribe"] > seen)
+        consumer.rewind()
+        await until(lambda: not server.refuse["subscribe"] and len(server.consumers) == len(SEGMENTS))
+        subscribed = [command.subscribe for command in server.commands if command.HasField("subscribe")]
+        assert [one.min_revision for one in subscribed if one.segment == LEFT][-1] == cluster.decided_at[txn.id]
+
+
+@virtual_time
 async def test_p1_behind_a_lost_connection_what_others_may_abort_comes_before_anything_newer() -> None:
     """▲ Of a named transaction that somebody else aborts the broker's rewind tells, which was lost, perhaps, with the
     connection: so all that is not acked comes again, also what the application holds."""

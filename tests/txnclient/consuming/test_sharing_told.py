@@ -75,6 +75,25 @@ async def test_who_hangs_revokes_its_permits_before_it_gives_back_and_grants_aga
 
 
 @virtual_time
+async def test_who_hangs_after_a_lost_connection_gives_back_too() -> None:
+    """The look at what waits was due as the connection ended: the next one is another connection's."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        for _ in range(2):
+            tell(server, 1)
+            server.deliver(LEFT, 0, b"0")
+            await asyncio.sleep(PERIOD_S / 2)
+            await server.cut()
+            server.permits.clear()
+            await until(lambda: len(server.permits) == len(SEGMENTS))
+        tell(server, 1)
+        server.deliver(LEFT, 0, b"0")
+        await consumer.receive(timeout=5)
+        server.deliver(LEFT, 1, b"1")
+        await until(lambda: given_back(server) == [1], within_s=3 * PERIOD_S)
+
+
+@virtual_time
 async def test_parts_of_an_entry_come_without_its_bytes() -> None:
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client, type="queue")

@@ -36,6 +36,7 @@ LATER_S = 0.5
         (timedelta(minutes=1), None, NOW_MS + 60_001),
         (timedelta(days=30), None, NOW_MS + MAX_DELAY_MS + 1),
         (None, NOW_MS + 7, NOW_MS + 7),
+        (None, NOW_MS + MAX_DELAY_MS, NOW_MS + MAX_DELAY_MS),
         (None, NOW_MS, 0),
         (None, NOW_MS - 1, 0),
         (None, -5, 0),

@@ -171,6 +171,19 @@ async def test_a_reader_seeks(client: txnclient.Client) -> None:
             await reader.seek("earliest")
 
 
+async def test_behind_a_seek_it_tells_where_it_was_sent_and_not_where_it_stood(client: txnclient.Client) -> None:
+    """▲ A job that keeps its place and ends before the first message would come up where it was before the seek."""
+    await client.create_topic(TOPIC, segments=2)
+    await sent(client, range(20))
+    async with client.reader(TOPIC) as reader:
+        await read(reader, 15)
+        for back in range(2):
+            await reader.seek("earliest")
+            found = await read(reader, 3 * back)
+            async with client.reader(TOPIC, start=reader.positions(), end="latest") as other:
+                assert await read(other, 100) == sorted({*range(20)} - {*found})
+
+
 async def test_a_reader_of_a_snapshot_has_no_positions(client: txnclient.Client) -> None:
     """▲ It goes past a transaction that is open: from behind it that one would be missed."""
     await client.create_topic(TOPIC)

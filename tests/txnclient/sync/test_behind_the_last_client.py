@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -34,3 +36,39 @@ async def test_what_was_closed_with_the_last_client_can_be_read_and_closed_again
             producer.send(b"b")
 
     await asyncio.to_thread(work)
+
+
+@pytest.mark.leaves("budgets", "of a client whose close was interrupted")
+async def test_who_waits_for_a_send_is_told_where_the_close_of_the_last_client_was_interrupted(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Nothing else ends the send: its loop has ended, and another thread would wait for it for ever."""
+    submit = asyncio.run_coroutine_threadsafe
+
+    def interrupted(work: Coroutine[Any, Any, Any], _: object) -> Any:
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit)
+        work.close()
+        raise KeyboardInterrupt
+
+    def opened() -> tuple[txnclient.sync.Client, txnclient.sync.Producer]:
+        client = txnclient.sync.connect(cluster.url)
+        client.create_topic(TOPIC)
+        return client, client.producer(TOPIC)
+
+    def close(client: txnclient.sync.Client) -> None:
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.close()
+
+    client, producer = await asyncio.to_thread(opened)
+    await cluster.stop_server("broker")
+    sent = await asyncio.to_thread(producer.send_nowait, b"a")
+    waiting = asyncio.create_task(asyncio.to_thread(sent.exception, 20.0))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await asyncio.to_thread(close, client)
+    error = await waiting
+    assert isinstance(error, txnclient.ConnectionLost)
+    assert "closed meanwhile" in str(error)
+    with pytest.raises(txnclient.InvalidArgument, match="this client is closed"):
+        await asyncio.to_thread(producer.send, b"b")

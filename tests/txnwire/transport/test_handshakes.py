@@ -74,6 +74,27 @@ async def test_commands_right_behind_hello_are_served(server: TestServer) -> Non
     await connection.close()
 
 
+async def test_commands_right_behind_the_answer_to_hello_are_taken(server: TestServer) -> None:
+    """A server that goes down just then says so in the same frame."""
+
+    async def serve(connection: Connection) -> None:
+        await connection.receive()
+        connection.send_nowait(pb.Command(request_id=1, hello_ok=pb.HelloOk(protocol_version=PROTOCOL_VERSION)))
+        connection.send_nowait(pb.Command(cluster=pb.Cluster(revision=7)))
+        connection.send_nowait(pb.Command(error=errors.to_wire(errors.Overloaded("too many connections"))))
+        await connection.receive()
+
+    listener = await GrpcTransport(CLOCK).listen("127.0.0.1:0", serve)
+    pushes = Pushes()
+    caller = await open_caller(listener.address, pushes)
+    async with asyncio.timeout(10):
+        await caller.wait_closed()
+    assert [command.cluster.revision for command in pushes.commands] == [7]
+    (reason,) = pushes.reasons
+    assert "ended by it: too many connections" in str(reason)
+    await listener.close()
+
+
 async def test_authentication_names_the_owner_or_refuses(server: TestServer, service: TestService) -> None:
     async def authenticate(hello: pb.Hello) -> str:
         if hello.token != "right":

@@ -11,7 +11,7 @@ from txnwire.errors import ConnectionLost, InternalError, InvalidArgument, Messa
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import FRAME_VERSION, MAX_COMMAND_BYTES
 from txnwire.transport.frames import parse_frame
-from txnwire.transport.stream import INBOX_FRAMES, StreamConnection
+from txnwire.transport.stream import INBOX_BYTES, INBOX_FRAMES, StreamConnection
 
 
 class PickyStream:
@@ -185,6 +185,19 @@ async def test_nothing_more_is_read_while_nobody_takes_it(stream: PickyStream, c
     await idle()
     assert stream.incoming.qsize() >= 100 - INBOX_FRAMES - 1
     assert [number for _ in range(100) for number in await received(connection)] == list(range(1, 101))
+    await connection.close()
+
+
+async def test_few_large_frames_keep_more_from_being_read_as_many_small_ones_do(
+    stream: PickyStream, connection: StreamConnection
+) -> None:
+    """▲ Else a peer that sends large entries would take the memory of the one that is behind."""
+    for request_id in range(1, INBOX_FRAMES):
+        stream.incoming.put_nowait(frame(request_id, size=INBOX_BYTES // 3))
+    await idle()
+    assert stream.incoming.qsize() == INBOX_FRAMES - 1 - 3
+    taken = [number for _ in range(INBOX_FRAMES - 1) for number in await received(connection)]
+    assert taken == list(range(1, INBOX_FRAMES))
     await connection.close()
 
 

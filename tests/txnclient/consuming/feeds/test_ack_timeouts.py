@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.consuming.attached import LEFT, attached
 from tests.txnclient.consuming.feeds.test_queue_inbox import entry
 from tests.txnclient.queueing import TOPIC, prepared, received
+from tests.txnclient.scripted_server import SEGMENTS, connected
 from tests.waiting import until
 from txnclient.consuming.feeds.ack_timeouts import TICKS, AckTimeouts
 from txnclient.consuming.received.message import ReceivedEntry
@@ -81,6 +84,22 @@ async def test_a_consumer_that_has_acked_all_looks_no_more(client: txnclient.Cli
         await consumer.ack(await received(consumer, 1))
         (feed,) = consumer._impl._feeds.values()
         await until(lambda: feed._ticking is None)  # type: ignore[attr-defined]
+
+
+@virtual_time
+async def test_what_comes_after_a_lost_connection_has_its_time_too() -> None:
+    """▲ Else a job that hangs would keep its message for as long as its worker lives."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue", ack_timeout=8.0)
+        for _ in range(2):
+            server.deliver(LEFT, 0, b"job")
+            await consumer.receive(timeout=5)
+            await server.cut()
+            server.permits.clear()
+            await until(lambda: len(server.permits) == len(SEGMENTS))
+        server.deliver(LEFT, 0, b"job")
+        await consumer.receive(timeout=5)
+        await until(lambda: server.seen["nack"] == 1, within_s=11.0)
 
 
 @pytest.mark.parametrize("wrong", [0, 0.05, -1.0, "5", 1e12, float("nan")])

@@ -102,3 +102,20 @@ async def test_the_synchronous_face_refuses_what_was_received_before_a_seek(
                     two.ack(old)
 
     await asyncio.to_thread(work)
+
+
+async def test_behind_a_seek_a_transaction_acks_up_to_what_it_has_received_anew(client: txnclient.Client) -> None:
+    """What was lost to the application before, it has received again: nothing is missing in its transaction."""
+    values = await prepared(client, 4, segments=1)
+    async with await client.consumer(TOPIC, "sub") as consumer:
+        first, *_ = await received(consumer, 3)
+        named = await client.begin(name="of-several")
+        await consumer.ack(first, txn=named)
+        await (await client.attach(named.id, name="of-several")).abort()  # the broker rewinds: two messages are lost
+        assert (await received(consumer, 1))[0].value == values[0]
+        await consumer.seek("earliest")
+        again = await received(consumer, 4)
+        async with client.transaction() as txn:
+            await consumer.ack_cumulative(again[-1], txn=txn)
+    async with await client.consumer(TOPIC, "sub") as consumer:
+        assert await consumer.receive_many(1, timeout=0.3) == []

@@ -221,3 +221,13 @@ async def test_unsubscribe_leaves_nothing(client: txnclient.Client) -> None:
     await consumer.unsubscribe()  # again: there is nothing left to do
     async with client.consumer(TOPIC, "s") as again:
         assert await values(again, 3) == [0, 1, 2]
+
+
+async def test_unsubscribe_goes_on_where_one_of_the_topics_was_deleted(client: txnclient.Client) -> None:
+    """▲ The other topics would keep everything for a subscription that nobody has."""
+    await client.create_topic(TOPIC)
+    await client.create_topic(OTHER)
+    consumer = await client.consumer([TOPIC, OTHER], "s")
+    await client.delete_topic(TOPIC, force=True)
+    await consumer.unsubscribe()
+    assert (await client.admin("subscriptions.list", topic=OTHER))["subscriptions"] == []

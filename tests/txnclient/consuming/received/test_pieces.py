@@ -230,6 +230,24 @@ def test_values_that_are_whole_or_given_up_leave_their_room_to_those_that_come(m
     assert len(inbox.take_passed()) == 20, "of each given-up value its first piece"
 
 
+@pytest.mark.parametrize("make", [stream, lambda: QueueInbox(100)])
+def test_incomplete_values_that_come_again_take_their_room_once(
+    make: Callable[[], Inbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After any number of lost connections; and what a queue gives back takes none."""
+    monkeypatch.setattr(pieces_module, "MAX_INCOMPLETE_BYTES", 1000)
+    inbox = make()
+    begun = large(0, bytes(300), b"end")
+    for _ in range(10):
+        arrive(inbox, begun[0])
+        inbox.drop_buffer()
+        if isinstance(inbox, QueueInbox):
+            arrive(inbox, begun[0])
+            assert inbox.take_back(keep=0)[0] == {Position(1, 0): 1}
+    arrive(inbox, *begun)
+    assert values_of(take_all(inbox)) == [bytes(300) + b"end"]
+
+
 class _Log:
     """A segment's entries: values of several producers and ordinary messages, as they were interleaved."""
 

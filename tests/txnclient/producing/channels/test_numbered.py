@@ -229,6 +229,28 @@ async def test_a_repeated_send_ends_with_the_first_one_that_found_no_room() -> N
         assert producer.last_sequence_id == 1
 
 
+@pytest.mark.parametrize("stored", [True, False])
+@virtual_time
+async def test_all_repeated_sends_of_one_id_end_with_the_first_one(stored: bool) -> None:
+    """(f) However many there are, and also if one of them was cancelled."""
+    async with connected() as (cluster, client):
+        producer = await numbered(client, TOPIC)
+        server = cluster.servers["broker:1"]
+        server.hold["send"] = held = asyncio.Event()
+        first = producer.send_nowait(b"0", key="k", sequence_id=0)
+        again = [producer.send_nowait(b"0", key="k", sequence_id=0) for _ in range(4)]
+        again.pop(1).cancel()
+        await asyncio.sleep(0.1)
+        if not stored:
+            server.refuse["send"] = [txnclient.NotAllowed("not here")]
+        held.set()
+        await asyncio.wait([first, *again], timeout=5.0)
+        if stored:
+            assert [one.result() for one in again] == [await first] * 3
+        else:
+            assert [type(one.exception()) for one in (first, *again)] == [txnclient.NotAllowed] * 4
+
+
 @virtual_time
 async def test_a_producer_closed_while_it_asks_for_its_name_opens_nothing_any_more() -> None:
     """(e) Its name would count as in use for as long as the connection lives."""

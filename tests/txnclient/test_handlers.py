@@ -1,0 +1,91 @@
+"""What a processing loop does around its handler: which producer sends, and the transaction that is begun ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.consuming.attached import LEFT, attached
+from tests.txnclient.scripted_server import TOPIC, Cluster, connected
+from txnclient.connection.tasks import OwnedTasks
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.handlers import PrefetchedTransaction
+
+TIMEOUT_S = 30.0
+
+
+@pytest.mark.parametrize("names", [["orders"], ["orders", "bills"], ["bills", "orders"]])
+@virtual_time
+async def test_an_output_that_names_no_producer_goes_to_the_only_one_or_to_none(names: list[str]) -> None:
+    """▲ Sent to the first one of several, it would be in a topic where nobody looks for it."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        producers = {name: await client.producer(TOPIC, name=name) for name in names}
+        server.deliver(LEFT, 0, b"value")
+        given = txnclient.process(consumer, lambda message: message.value, producers, max_messages=1)
+        if len(names) == 1:
+            done = await given
+            assert (done.outputs, server.seen["send"]) == (1, 1)
+        else:
+            with pytest.raises(txnclient.InvalidArgument) as told:
+                await given
+            assert str(told.value).endswith(f"the producers given by name are {names[0]!r}, {names[1]!r}")
+            assert server.seen["send"] == 0
+
+
+def open_ones(cluster: Cluster) -> int:
+    return list(cluster.states.values()).count("OPEN")
+
+
+async def prefetched(client: txnclient.Client, tasks: OwnedTasks, **options: Any) -> PrefetchedTransaction:
+    consumer = await client.consumer(TOPIC, "sub", **options)
+    return PrefetchedTransaction(consumer_impl(consumer), TIMEOUT_S, tasks)
+
+
+async def begun(ahead: PrefetchedTransaction) -> None:
+    ahead.prepare()
+    assert ahead._beginning is not None
+    await ahead._beginning
+
+
+@virtual_time
+async def test_a_transaction_is_begun_ahead_again_behind_one_that_was_dropped_or_taken() -> None:
+    """▲ Else every batch behind the first idle moment would wait for its begin."""
+    async with connected() as (cluster, client):
+        tasks = OwnedTasks()
+        ahead = await prefetched(client, tasks)
+        for _ in range(2):
+            await begun(ahead)
+            assert open_ones(cluster) == 1
+            await ahead.drop()
+            assert open_ones(cluster) == 0
+        for _ in range(2):
+            await begun(ahead)
+            before = len(cluster.states)
+            txn = await ahead.take()
+            assert len(cluster.states) == before, "no other was begun"
+            await txn.abort()
+        await tasks.close()
+
+
+@virtual_time
+async def test_one_whose_begin_failed_or_that_is_half_over_gives_way_to_a_new_one() -> None:
+    async with connected() as (cluster, client):
+        server, tasks = cluster.servers["broker:1"], OwnedTasks()
+        ahead = await prefetched(client, tasks)
+        server.refuse["new_txn"] = [txnclient.StoreFull("no room")]
+        await begun(ahead)
+        txn = await ahead.take()
+        assert open_ones(cluster) == 1
+        await txn.abort()
+        await begun(ahead)
+        (stale,) = [txn_id for txn_id, state in cluster.states.items() if state == "OPEN"]
+        await asyncio.sleep(TIMEOUT_S / 2 + 1.0)
+        txn = await ahead.take()
+        assert (txn.id != stale, cluster.states[stale]) == (True, "ABORTED")
+        await txn.abort()
+        await tasks.close()
