@@ -12,6 +12,7 @@ from pytest_txnstore.namespace import PytestNamespace
 from tests.cluster import InProcessCluster
 from txnstore import keys
 from txnstore.store import Commit, Put
+from txnwire.names import TopicName
 
 
 async def test_a_topic_that_cannot_be_deleted_does_not_keep_the_others(cluster: InProcessCluster) -> None:
@@ -25,6 +26,26 @@ async def test_a_topic_that_cannot_be_deleted_does_not_keep_the_others(cluster: 
         with pytest.raises(txnclient.TxnError):
             await asyncio.to_thread(namespace.clean)
         assert namespace.topic("b") not in await client.list_topics(f"{namespace.path}/")
+
+
+@pytest.mark.parametrize(
+    ("test", "begins"),
+    [
+        ("test_plain", "test_plain-"),
+        ("test_of[a/b c-1.5]", "test_of-a-b-c-1-5-"),
+        ("test_" + "long" * 100, "test_" + ("long" * 100)[:55] + "-"),
+        ("[ü]", "test-"),
+    ],
+)
+def test_every_name_of_a_test_makes_a_namespace_that_topics_may_have(test: str, begins: str) -> None:
+    """Names of parameters have any length and any characters; two tests never share a namespace."""
+    cluster = PytestCluster("txn://127.0.0.1:1")
+    one, other = PytestNamespace.of_test(cluster, test), PytestNamespace.of_test(cluster, test)
+    assert one.path != other.path
+    for namespace in (one, other):
+        assert namespace.path.startswith(f"pytest/{begins}")
+        assert TopicName.parse(namespace.topic("orders")).path == f"{namespace.path}/orders"
+        assert TopicName.parse(namespace.topic("orders" * 20)).path == f"{namespace.path}/{'orders' * 20}"
 
 
 def test_a_cluster_for_tests_is_not_told_how_servers_here_are_known_to_their_etcd(

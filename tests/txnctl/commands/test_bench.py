@@ -15,6 +15,7 @@ from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnctl.command_line import done, start, txnctl
 from txnctl.bench.latencies import Latencies
 from txnctl.bench.load import CallLoad
+from txnctl.commands.bench import _all_failed
 from txnwire.errors import Overloaded
 
 TOPIC = "topic://public/default/measured"
@@ -130,3 +131,25 @@ async def test_where_nothing_succeeds_the_exit_code_says_so(cluster: InProcessCl
     found = await txnctl("bench", "produce", "topic://public/default/absent", "--seconds", "0.2", url=cluster.url)
     assert found.code == 1
     assert "TopicNotFound" in found.err
+
+
+async def test_where_every_call_is_refused_the_exit_code_says_so_and_the_row_why(cluster: InProcessCluster) -> None:
+    words = ("bench", "produce", TOPIC, "--create", "1", "--seconds", "0.3", "--concurrency", "1", "-o", "json")
+    found = await txnctl(*words, "--size", "6MiB", url=cluster.url)
+    assert (found.code, found.json["messages"], list(found.json["errors"])) == (1, 0, ["MessageTooLarge"])
+
+
+@pytest.mark.parametrize(("calls", "failed", "code"), [(0, 0, 0), (0, 2, 1), (3, 2, 0), (3, 0, 0)])
+async def test_only_where_calls_failed_and_none_succeeded_the_run_has_failed(
+    calls: int, failed: int, code: int
+) -> None:
+    """▲ A consumer that finds nothing to read has not failed, and a script that goes on after a load with a few
+    refusals must."""
+    load = CallLoad(LoopClock(), seconds=1.0, concurrency=1, per_second=None)
+
+    async def work() -> None:
+        for _ in range(calls):
+            load.measured.done(0.1, 1, 100)
+        load.measured.errors.update(["Overloaded"] * failed)
+
+    assert await _all_failed(work(), load) == code

@@ -68,6 +68,34 @@ async def test_every_listing_shows_the_rest(cluster: InProcessCluster) -> None:
         await store.commit(Commit(deletes=(Delete(key),)))
 
 
+async def test_a_listing_that_is_cut_says_so_beside_what_cannot_be_read(cluster: InProcessCluster) -> None:
+    """And one that is not cut does not: what cannot be read counts for no limit."""
+    store = cluster.servers["control"].store
+    foreign = [keys.TXN + b"!foreign", keys.TXN_KEY + b"!foreign&one", keys.txn_name("!foreign")]
+    async with cluster.connect(transaction_key="job") as client, cluster.connect() as other:
+        txn, named = await client.begin(), await other.begin(name="orders/1")
+        for key in foreign:
+            await store.commit(Commit(puts=(Put(key, b"not ours"),)))
+        cut, whole = [
+            await asyncio.gather(*(done(*words, url=cluster.url) for words in listings))
+            for listings in (
+                [(what, "list", "--limit", "1") for what in ("transactions", "keys", "names")],
+                [
+                    ("transactions", "list", "--limit", "3"),
+                    *((what, "list", "--limit", "2") for what in ("keys", "names")),
+                ],
+            )
+        ]
+        await txn.abort()
+        await named.abort()
+    assert [("!foreign" in one.out.replace("%21", "!"), "the first 1 only" in one.err) for one in cut] == [
+        (True, True)
+    ] * 3
+    assert [("!foreign" in one.out.replace("%21", "!"), one.err) for one in whole] == [(True, "")] * 3
+    for key in foreign:  # or the cluster would go on complaining
+        await store.commit(Commit(deletes=(Delete(key),)))
+
+
 async def listed(cluster: InProcessCluster, *words: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = (await done(*words, "-o", "json", url=cluster.url)).json
     return found

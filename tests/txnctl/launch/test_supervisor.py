@@ -31,6 +31,19 @@ async def test_a_killed_child_comes_back_and_stop_ends_it(tmp_path: Path) -> Non
     assert not is_alive(second)
 
 
+async def test_a_child_that_was_stopped_and_started_again_comes_back_when_it_dies(tmp_path: Path) -> None:
+    """As in the demo, which stops a broker for a while. ▲ Nothing else would start it then."""
+    async with Supervisor([ChildSpec(name="sleeper", command=SLEEPER, log_path=tmp_path / "log")]) as supervisor:
+        child = supervisor.children["sleeper"]
+        await child.stop()
+        assert (child.pid, child.restarts) == (None, 0)
+        await child.start()
+        second = child.pid
+        assert second is not None
+        child.signal(signal.SIGKILL)
+        await until(lambda: child.restarts == 1 and child.pid not in (None, second))
+
+
 PARENT = [
     sys.executable,
     "-c",

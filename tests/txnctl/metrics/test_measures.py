@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from segments.log.housekeeping import KeepingStatistics
 from segments.log.measures import Measures
+from segments.subscription.lag import LagAge
 from tests.cluster import InProcessCluster
+from tests.waiting import until
 from txnctl.metrics.of_segments import BROKER
 
 
@@ -59,3 +61,29 @@ async def test_of_many_segments_some_at_a_time_are_told_and_none_that_has_left_m
     finally:
         broker._owned.serving[gone] = segment
     assert (await broker.gather_statistics()).segments == broker.statistics().segments
+
+
+async def test_a_subscription_is_behind_by_the_sum_of_its_segments_and_unknown_where_one_is(
+    cluster: InProcessCluster,
+) -> None:
+    """▲ A part of its messages told as all of them would keep an alert silent."""
+    broker = cluster.servers["broker"].server.broker
+    assert broker is not None
+    async with cluster.connect() as client:
+        await client.create_topic("topic://public/default/read", segments=2)
+        await until(lambda: len(broker.segments) == 2)
+    lags = [
+        {"known": LagAge(3, 1.5), "unknown": LagAge(7, 9.0), "of no age": LagAge(1, None), "done": LagAge(0, 0.0)},
+        {"known": LagAge(4, 0.5), "unknown": LagAge(None, None), "of no age": LagAge(2, 3.0), "done": LagAge(0, 0.0)},
+    ]
+    of = broker.statistics()
+    of = replace(of, segments=tuple(replace(one, lags=lag) for one, lag in zip(of.segments, lags, strict=True)))
+    told = {
+        metric.name.removeprefix("txnstore_subscription_"): metric.read(of)
+        for metric in BROKER
+        if "_lag" in metric.name
+    }
+    topic = "public/default/read"
+    assert told["lag_messages"] == [((topic, "known"), 7), ((topic, "of no age"), 3)]
+    assert told["lag_seconds"] == [((topic, "known"), 1.5)]
+    assert told["lags_unknown"] == 2

@@ -25,15 +25,17 @@ async def test_what_keeps_the_loop_from_coming_round_is_told() -> None:
 
 @virtual_time
 async def test_it_is_told_for_a_minute_and_not_for_three() -> None:
-    pauses = Pauses(StepClock())
+    worked = [0.0]
+    pauses = Pauses(StepClock(), cpu=lambda: worked[0])
     now = asyncio.get_running_loop().time()
+    worked[0] = 0.25
     pauses.woke(now + 0.5)
     told = []
     for tick in range(1, int(3 * WINDOW_S / TICK_S)):
         pauses.woke(now + 0.5 + tick * TICK_S)
-        told.append(pauses.longest_s())
-    assert told[int(WINDOW_S / TICK_S)] == pytest.approx(0.5 - TICK_S)
-    assert told[-1] == pytest.approx(0.0, abs=1e-6)
+        told.append((pauses.longest_s(), pauses.longest_work_s()))
+    assert told[int(WINDOW_S / TICK_S)] == pytest.approx((0.5 - TICK_S, 0.25))
+    assert told[-1] == pytest.approx((0.0, 0.0), abs=1e-6)
 
 
 @virtual_time

@@ -1,0 +1,43 @@
+"""What is told of transaction keys whose coordinators are gone."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from random import Random
+
+from segments.layout.directory import Directory
+from tests.segments.memory_transport import MemoryTransport
+from tests.segments.virtual_time import LoopClock, virtual_time
+from txnctl.admin.admin_keys import KeyAnswers
+from txnctl.admin.role_calls import RoleCalls
+from txnstore import keys
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
+from txnstore.records import TransactionKey, encode
+from txnstore.store import Commit, Put
+
+HOUR_MS = 3_600_000
+
+
+@virtual_time
+async def test_a_key_is_told_with_the_time_since_its_holder_connected_or_it_was_deleted() -> None:
+    """▲ A deletion of just now that seems an hour old would be looked for in the wrong logs."""
+    clock = LoopClock()
+    async with AsyncExitStack() as closing:
+        store = MemoryStore(MemoryEtcd(clock), clock, Random(1))
+        closing.push_async_callback(store.close)
+        directory = Directory(store, clock)
+        await directory.start()
+        closing.push_async_callback(directory.close)
+        calls = RoleCalls(directory, MemoryTransport(), clock, Random(2), name="admin")
+        closing.push_async_callback(calls.close)
+        now_ms = clock.wall_ms()
+        held = TransactionKey(epoch=3, since_ms=now_ms - HOUR_MS, begins=2)
+        deleted = TransactionKey(epoch=4, since_ms=now_ms - 3 * HOUR_MS, deleted_ms=now_ms - 5_000)
+        for name, record in (("held", held), ("deleted", deleted)):
+            await store.commit(Commit(puts=(Put(keys.txn_key("alice", name), encode(record)),)))
+        answers = KeyAnswers(store, clock, directory, calls).answers
+        told = (await answers["keys.list"]({"deleted": True}))["keys"]
+        facts = {row["key"]: (row["state"], row["epoch"], row["begins"], round(row["held_s"])) for row in told}
+        assert facts == {"held": ("unknown", 3, 2, 3600), "deleted": ("deleted", 4, 0, 5)}
+        assert [row["key"] for row in (await answers["keys.list"]({}))["keys"]] == ["held"]
