@@ -10,6 +10,7 @@ from simulation.mutants.clients import (
     endless_waits,
     fairness,
     hanging_workers,
+    lost_and_repeated,
     reads,
     seldom_met,
     sends,
@@ -118,4 +119,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *misled.MUTANTS,
     *seldom_met.MUTANTS,
     *endless_waits.MUTANTS,
+    *lost_and_repeated.MUTANTS,
 )

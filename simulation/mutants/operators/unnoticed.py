@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+BENCH = "tests/txnctl/commands/test_bench.py::"
+BESIDE = (
+    "tests/txnctl/backup/test_restored_beside.py::"
+    "test_it_is_this_backup_s_if_its_changes_end_between_the_backup_s_revisions"
+)
+NO_BACKUPS = "a simulated operator takes no backups"
+NO_COMMANDS = "the command line is no part of the simulation"
 ALONE = "its test dies of this line alone; whether a seed shows it was not tried"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -76,6 +83,181 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(
             "tests/txnctl/commands/shared/test_lines.py::test_a_message_with_more_than_key_and_value_is_sent_alone",
         ),
-        why_tests="the command line is no part of the simulation",
+        why_tests=NO_COMMANDS,
+    ),
+    *(
+        Mutant(
+            name=f"limit-counts-damaged-{what}",
+            rule="a listing says that it was cut where it was, whatever of it cannot be read",
+            section="§4",
+            file=f"txnctl/commands/{what}.py",
+            old=f'if sum("error" not in row for row in answer["{what}"]) == limit:',
+            new=f'if len(answer["{what}"]) == limit:',
+            tests=(
+                "tests/txnctl/commands/test_foreign_records.py::"
+                "test_a_listing_that_is_cut_says_so_beside_what_cannot_be_read",
+            ),
+            why_tests=NO_COMMANDS,
+        )
+        for what in ("transactions", "keys", "names")
+    ),
+    Mutant(
+        name="latencies-in-whole-milliseconds",
+        rule="`transactions stats` tells latencies below a millisecond",
+        section="§4",
+        file="txnctl/admin/admin_cluster.py",
+        old="round(bound_s * 1000, 1)",
+        new="round(bound_s * 1000)",
+        tests=(
+            "tests/txnctl/admin/test_coordinator_rows.py::test_latencies_are_told_in_milliseconds_with_their_fractions",
+        ),
+        why_tests=NO_COMMANDS,
+    ),
+    Mutant(
+        name="former-holder-named",
+        rule="who finds a folder in use is told the process that uses it",
+        section="§4",
+        file="txnctl/launch/preflight.py",
+        old="        os.ftruncate(descriptor, 0)\n",
+        new="",
+        tests=(
+            "tests/txnctl/launch/test_preflight.py::"
+            "test_a_folder_in_use_is_told_with_its_holder_whatever_an_earlier_one_has_left",
+        ),
+        why_tests=NO_COMMANDS,
+    ),
+    Mutant(
+        name="started-again-and-not-kept",
+        rule="a child that was stopped and started again comes back when it dies",
+        section="§4",
+        file="txnctl/launch/supervisor.py",
+        old="        self._stopping = False\n        await self._spawn()\n",
+        new="        await self._spawn()\n",
+        tests=(
+            "tests/txnctl/launch/test_supervisor.py::"
+            "test_a_child_that_was_stopped_and_started_again_comes_back_when_it_dies",
+        ),
+        why_tests="simulated processes have no supervisor",
+    ),
+    Mutant(
+        name="bench-fails-of-one-refusal",
+        rule="a bench has failed where calls failed and none succeeded",
+        section="§4",
+        file="txnctl/commands/bench.py",
+        old="load.measured.calls == 0 and bool(",
+        new="load.measured.calls == 0 or bool(",
+        tests=(f"{BENCH}test_only_where_calls_failed_and_none_succeeded_the_run_has_failed",),
+        why_tests=NO_COMMANDS,
+    ),
+    Mutant(
+        name="bench-of-refusals-succeeds",
+        rule="a bench whose calls are all refused exits with 1",
+        section="§4",
+        file="txnctl/commands/bench.py",
+        old="    return int(load.measured.calls == 0 and bool(load.measured.errors))\n",
+        new="    return 0\n",
+        tests=(f"{BENCH}test_where_every_call_is_refused_the_exit_code_says_so_and_the_row_why",),
+        why_tests=NO_COMMANDS,
+    ),
+    Mutant(
+        name="work-in-pauses-told-for-ever",
+        rule="how much of a pause was the process's own work is told for a minute or two, as the pause is",
+        section="§4",
+        file="txnctl/process/pauses.py",
+        old="            self._worked_before_s, self._worked_lately_s = self._worked_lately_s, 0.0\n",
+        new="            self._worked_before_s = self._worked_lately_s\n",
+        tests=("tests/txnctl/process/test_pauses.py::test_it_is_told_for_a_minute_and_not_for_three",),
+        why_tests="virtual time has no CPU time",
+    ),
+    Mutant(
+        name="etcd-of-a-busy-backup-refused",
+        rule="an etcd is of a backup if its changes end between the backup's first revision and its last one",
+        section="§4",
+        file="txnctl/backup/restoring.py",
+        old="newest <= manifest.revision:",
+        new="newest <= manifest.etcd.revision:",
+        tests=(BESIDE,),
+        why_tests=NO_BACKUPS,
+    ),
+    Mutant(
+        name="etcd-of-a-later-backup-taken",
+        rule="ledgers are not put beside an etcd with changes that came after their backup",
+        section="§4",
+        file="txnctl/backup/restoring.py",
+        old="revision >= manifest.etcd.revision and newest <= manifest.revision:",
+        new="revision >= manifest.etcd.revision:",
+        tests=(BESIDE,),
+        why_tests=NO_BACKUPS,
+    ),
+    Mutant(
+        name="etcd-of-an-earlier-backup-taken",
+        rule="ledgers are not put beside an etcd that lacks what etcd had before they were copied",
+        section="§4",
+        file="txnctl/backup/restoring.py",
+        old="revision >= manifest.etcd.revision and newest <= manifest.revision:",
+        new="newest <= manifest.revision:",
+        tests=(BESIDE,),
+        why_tests=NO_BACKUPS,
+    ),
+    Mutant(
+        name="autoscale-merges-told-as-splits",
+        rule="each label of a metric tells its own number",
+        section="§4",
+        file="txnctl/metrics/of_process.py",
+        old='(("merge",), of.autoscale.merges)',
+        new='(("merge",), of.autoscale.splits)',
+        tests=("tests/txnctl/metrics/test_told_numbers.py::test_a_controller_s",),
+        why_tests="no judge reads metrics",
+    ),
+    Mutant(
+        name="restarts-slow-for-ever",
+        rule="a background task that was well for a while is begun anew at once when it ends",
+        section="§9",
+        file="txnwire/tasks.py",
+        old="        pause_s = FIRST_PAUSE_S if loop.time() - began >= SETTLED_S else pause_s\n",
+        new="",
+        tests=(
+            "tests/txnwire/test_tasks.py::"
+            "test_after_a_while_in_which_it_was_well_a_restarted_task_is_begun_anew_at_once_again",
+        ),
+        why_tests="no task of a simulated process ends ten times",
+    ),
+    Mutant(
+        name="namespace-of-any-length",
+        rule="the namespace of a test is a name that topics may have, however long the test's own is",
+        section="§4",
+        file="pytest_txnstore/namespace.py",
+        old='[:NAME_CHARACTERS].strip("-")',
+        new='.strip("-")',
+        tests=(
+            "tests/pytest_txnstore/test_cleaning.py::test_every_name_of_a_test_makes_a_namespace_that_topics_may_have",
+        ),
+        why_tests="the plugin is no part of the simulation",
+    ),
+    Mutant(
+        name="deleted-key-as-old-as-its-holder",
+        rule="of a deleted transaction key it is told how long ago it was deleted",
+        section="§9",
+        file="txnctl/admin/admin_keys.py",
+        old="(record.deleted_ms or record.since_ms)",
+        new="record.since_ms",
+        tests=(
+            "tests/txnctl/admin/test_key_rows.py::"
+            "test_a_key_is_told_with_the_time_since_its_holder_connected_or_it_was_deleted",
+        ),
+        why_tests=NO_COMMANDS,
+    ),
+    Mutant(
+        name="part-of-a-lag-told-as-all-of-it",
+        rule="the lag of a subscription is unknown while it is in one of its segments",
+        section="§6",
+        file="txnctl/metrics/of_segments.py",
+        old="None if messages is None or lag.messages is None else messages + lag.messages",
+        new="(messages or 0) + (lag.messages or 0)",
+        tests=(
+            "tests/txnctl/metrics/test_measures.py::"
+            "test_a_subscription_is_behind_by_the_sum_of_its_segments_and_unknown_where_one_is",
+        ),
+        why_tests="no judge reads metrics",
     ),
 )
