@@ -10,7 +10,8 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.attached import LEFT, attached
-from tests.txnclient.scripted_server import TOPIC, Cluster, connected
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
+from tests.waiting import until
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.handlers import PrefetchedTransaction
@@ -89,3 +90,23 @@ async def test_one_whose_begin_failed_or_that_is_half_over_gives_way_to_a_new_on
         assert (txn.id != stale, cluster.states[stale]) == (True, "ABORTED")
         await txn.abort()
         await tasks.close()
+
+
+@virtual_time
+async def test_a_loop_that_pauses_before_it_tries_again_stops_at_once() -> None:
+    """▲ The supervisor of a worker that is told to stop counts the seconds."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.refuse["new_txn"] = [txnclient.StoreFull("no room") for _ in range(100)]
+        stop = asyncio.Event()
+        running = asyncio.create_task(txnclient.process(consumer, lambda _: None, stop=stop))
+        for times in range(1, 8):
+            server.deliver(LEFT, 0, b"again")
+            await until(lambda times=times: server.seen["new_txn"] == times)  # type: ignore[misc]
+            attached_anew = len(SEGMENTS) * (times + 1)
+            await until(lambda wanted=attached_anew: len(server.permits) == wanted)  # type: ignore[misc]
+        began_s = cluster.clock.monotonic()
+        stop.set()
+        done = await running
+        assert cluster.clock.monotonic() - began_s < 0.1
+        assert (done.messages, done.again) == (0, 7)

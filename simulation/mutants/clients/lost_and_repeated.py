@@ -292,4 +292,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=UNTRIED,
     ),
+    Mutant(
+        name="pause-outlasts-the-stop",
+        rule="a loop that pauses before it tries again stops at once when it is told to",
+        section="§11",
+        file="txnclient/processing.py",
+        old="            await asyncio.wait((stopping,), timeout=pause_s)\n",
+        new="            await asyncio.sleep(pause_s)\n",
+        tests=(HANDLERS + "test_a_loop_that_pauses_before_it_tries_again_stops_at_once",),
+        why_tests=NO_LOOP,
+    ),
 )
