@@ -15,7 +15,7 @@ from tests.cluster import InProcessCluster
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.waiting import until
-from txnwire.ids import EARLIEST
+from txnwire.ids import EARLIEST, HASH_SPACE
 
 Call = Callable[[txnclient.Client, Any, Any, Any], Awaitable[object]]
 
@@ -193,3 +193,13 @@ async def test_without_await_a_wrong_transaction_is_refused_in_the_same_words(cl
                 producer.send(b"x", txn="0003-0000000000000001")  # type: ignore[arg-type]
 
     await asyncio.to_thread(script)
+
+
+@virtual_time
+async def test_a_topic_may_have_as_many_segments_as_there_are_hashes() -> None:
+    async with connected() as (cluster, client):
+        await client.create_topic(TOPIC, segments=HASH_SPACE)
+        requests = [command for command in cluster.servers["broker:1"].commands if command.HasField("create_topic")]
+        assert [command.create_topic.segments for command in requests] == [HASH_SPACE]
+        with pytest.raises(txnclient.InvalidArgument, match=f"divided into {HASH_SPACE} at most"):
+            await client.create_topic(TOPIC, segments=HASH_SPACE + 1)

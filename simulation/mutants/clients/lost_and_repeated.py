@@ -9,6 +9,7 @@ CLIENT = "tests/txnclient/"
 FEEDS = f"{CLIENT}consuming/feeds/"
 LINKS = f"{CLIENT}connection/test_links.py::"
 DELETIONS = f"{CLIENT}connection/test_deletions_again.py::"
+DIVIDED = f"{CLIENT}producing/channels/test_divided.py::"
 NUMBERED = f"{CLIENT}producing/channels/test_numbered.py::"
 HANDLERS = f"{CLIENT}test_handlers.py::"
 SEEKING = f"{CLIENT}consuming/places/test_seeking_layouts.py::"
@@ -301,5 +302,35 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            await asyncio.sleep(pause_s)\n",
         tests=(HANDLERS + "test_a_loop_that_pauses_before_it_tries_again_stops_at_once",),
         why_tests=NO_LOOP,
+    ),
+    Mutant(
+        name="divided-batch-looked-at-too-early",
+        rule="a batch that was divided ends with its last part",
+        section="§8",
+        file="txnclient/producing/channels/batches.py",
+        old="if self.settled.done() or not all(end.done() for end in ends):",
+        new="if self.settled.done() or not any(end.done() for end in ends):",
+        tests=(DIVIDED + "test_a_divided_batch_ends_with_its_last_part_and_fails_if_one_has_failed",),
+        why_tests=UNTRIED,
+    ),
+    Mutant(
+        name="last-id-goes-back",
+        rule="the last sequence id that a producer knows as stored never goes back",
+        section="§7",
+        file="txnclient/producing/producer_impl.py",
+        old="        if stored and batch.last > self._last_stored:\n",
+        new="        if stored:\n",
+        tests=(DIVIDED + "test_the_last_sequence_id_does_not_go_back_where_a_slower_segment_answers_later",),
+        why_tests="no judge reads it",
+    ),
+    Mutant(
+        name="one-segment-less",
+        rule="a topic may have as many segments as there are hashes",
+        section="§8",
+        file="txnclient/connection/topic_changes.py",
+        old="    if segments > HASH_SPACE:\n",
+        new="    if segments >= HASH_SPACE:\n",
+        tests=(f"{CLIENT}test_wrong_arguments.py::test_a_topic_may_have_as_many_segments_as_there_are_hashes",),
+        why_tests="no simulated topic has so many",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
+DOUBTFUL = "tests/txnctl/checking/test_doubtful.py::"
 BENCH = "tests/txnctl/commands/test_bench.py::"
 BESIDE = (
     "tests/txnctl/backup/test_restored_beside.py::"
@@ -259,5 +260,35 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_subscription_is_behind_by_the_sum_of_its_segments_and_unknown_where_one_is",
         ),
         why_tests="no judge reads metrics",
+    ),
+    Mutant(
+        name="last-commits-before-the-copy-trusted",
+        rule="a transaction that committed in the last seconds before etcd was copied may lack a part",
+        section="§4",
+        file="txnctl/checking/doubtful.py",
+        old="header.finalized_ms > ended_ms - WATERMARK_LAG_MS",
+        new="header.finalized_ms >= ended_ms",
+        tests=(DOUBTFUL + "test_what_was_committed_right_before_etcd_was_copied_may_lack_a_part",),
+        why_tests=NO_BACKUPS,
+    ),
+    Mutant(
+        name="commits-behind-the-stamp-whole",
+        rule="the last moment before the copy of etcd is that of the latest commit in it",
+        section="§4",
+        file="txnctl/checking/doubtful.py",
+        old="    ended_ms = max([ended_ms, *(header.finalized_ms for header in recent.values())])\n",
+        new="",
+        tests=(DOUBTFUL + "test_the_last_moment_is_that_of_the_latest_commit_where_the_clock_was_stamped_before_it",),
+        why_tests=NO_BACKUPS,
+    ),
+    Mutant(
+        name="shortest-keep-setting-refused",
+        rule="an outcome may be kept for a minute",
+        section="§4",
+        file="txnctl/process/name_settings.py",
+        old="    if not LEAST_KEEP_S <= keep_s",
+        new="    if not LEAST_KEEP_S < keep_s",
+        tests=("tests/txnctl/process/test_name_settings.py::test_the_shortest_and_the_longest_time_are_allowed",),
+        why_tests=NO_COMMANDS,
     ),
 )

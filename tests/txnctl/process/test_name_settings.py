@@ -17,6 +17,12 @@ def test_a_value_for_all_and_some_for_single_namespaces() -> None:
     assert (settings.bound("x"), settings.bound("orders")) == (2_000_000, 5)
 
 
+@pytest.mark.parametrize(("text", "keep_s"), [("1m", 60), ("60", 60), ("36525d", 36_525 * 86_400), ("1m,a=60s", 60)])
+def test_the_shortest_and_the_longest_time_are_allowed(text: str, keep_s: float) -> None:
+    found, of = keeps(text)
+    assert (found, *of.values()) == (keep_s, *[60] * len(of))
+
+
 def test_the_defaults_are_those_of_the_coordinator() -> None:
     settings = load(None)
     assert name_settings(settings.names_keep, settings.names_max) == NameSettings()
