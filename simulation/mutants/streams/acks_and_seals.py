@@ -1,12 +1,11 @@
-"""Break rules about several of a kind, and about second tries: transactions of one consumer, parents of a segment,
-subscriptions in one transaction, requests after a refused one (docs/testing.md)."""
+"""Break rules of acks, of their new holders, of drained parents and of seals where there are several of a kind, or a
+second try."""
 
 from __future__ import annotations
 
 from simulation.mutants.mutant import Mutant
 
 CHANGES_GIVEN_UP = "tests/segments/owner/test_changes_given_up.py::"
-KEYED_BEGINS = "tests/coordinator_v5/naming/test_keyed_begins.py::"
 NEW_HOLDERS = "tests/segments/subscription/test_new_holders.py::"
 SENDS_DURING_A_SEAL = "tests/segments/owner/test_sends_during_a_seal.py::"
 
@@ -15,7 +14,6 @@ ROW = "the test of the row dies of this line alone; whether a seed shows it was 
 ACKING = "tests/segments/subscription/cursors/test_acking.py::"
 DRAINED = "tests/segments/subscription/test_drained.py::"
 SEALING = "tests/segments/owner/test_sealing.py::"
-KEYS = "tests/coordinator_v5/naming/test_transaction_keys.py::"
 LET_GO = "        if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):\n"
 REFUSED_ACK = f"{ACKING}test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_here_its_decision"
 REFUSED_FIRST = f"{ACKING}test_p5_acks_behind_a_refused_first_one_are_found_by_the_next_owner"
@@ -24,7 +22,6 @@ BY_SIZE = (
     "tests/segments/subscription/cursors/test_cursor.py::"
     "test_p8_entries_acked_in_part_take_room_by_their_size_until_they_are_acked_whole"
 )
-REPEATED = KEYED_BEGINS + "test_a_begin_repeated_at_the_successor_makes_its_transaction_the_holder_s_again"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -203,94 +200,6 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="simulated topics have few segments",
     ),
     Mutant(
-        name="begun-behind-its-holder",
-        rule="a transaction whose holder went before its begin had landed ends after the grace (K7)",
-        section="§9",
-        file="coordinator_v5/naming/transaction_keys.py",
-        old="            state.sessions.taken_over(txn, state.awake_s)  #",
-        new="            pass  #",
-        tests=(
-            KEYED_BEGINS + "test_k7_a_transaction_whose_holder_went_before_its_begin_had_landed_ends_after_the_grace",
-        ),
-        why_tests=ROW,
-    ),
-    Mutant(
-        name="repeated-begin-is-of-nobody",
-        rule="a begin that is repeated at a successor makes its transaction its client's",
-        section="§9",
-        file="coordinator_v5/naming/transaction_keys.py",
-        old="                self._state.sessions.opened(txn, session, connection)\n            if txn.session is",
-        new="                pass\n            if txn.session is",
-        tests=(REPEATED,),
-        why_tests=ROW,
-    ),
-    Mutant(
-        name="repeated-begin-unclaimed",
-        rule="a begin that is repeated at a successor shows that its client is there",
-        section="§9",
-        file="coordinator_v5/naming/transaction_keys.py",
-        old="            if txn.session is session:\n                self._state.sessions.claimed(txn, connection)\n",
-        new="",
-        tests=(REPEATED,),
-        why_tests=ROW,
-    ),
-    Mutant(
-        name="key-not-deleted-and-said-to-be",
-        rule="the deletion of a key that was overtaken looks again (K4)",
-        section="§9",
-        file="coordinator_v5/naming/transaction_keys.py",
-        old="        result = await store.commit(commit)\n        if result.succeeded:\n            return deleted",
-        new="        result = await store.commit(commit)\n        if result.revision:\n            return deleted",
-        tests=(f"{KEYS}test_k4_a_key_is_deleted_though_its_holder_begins_another_transaction_just_then",),
-        why_tests=ROW,
-    ),
-    Mutant(
-        name="same-begin-from-memory",
-        rule="the same begin again is looked up, whatever is remembered of its key",
-        section="§9",
-        file="coordinator_v5/naming/transaction_keys.py",
-        old="        return holder.state if holder.state.record.begins < asked.number else None\n",
-        new="        return holder.state if holder.state.record.begins <= asked.number else None\n",
-        tests=(KEYED_BEGINS + "test_the_same_begin_again_behind_the_end_of_its_transaction_is_told_that",),
-        why_tests=ROW,
-    ),
-    Mutant(
-        name="slower-connect-stays-with-its-epoch",
-        rule="of two clients that connect at once the slower one reads the epoch anew (K3)",
-        section="§9",
-        file="txnclient/transactions/transaction_keys.py",
-        old='                _log.debug("another client was first: %s", error)\n                self._connect = None\n',
-        new='                _log.debug("another client was first: %s", error)\n',
-        tests=(
-            "tests/test_transaction_keys.py::"
-            "test_k3_of_clients_that_connect_at_once_each_becomes_the_holder_and_the_last_one_stays_it",
-        ),
-        why_tests=ROW,
-    ),
-    Mutant(
-        name="given-up-begin-served",
-        rule="what a begin has made that was given up is not the client's next transaction",
-        section="§9",
-        file="txnclient/transactions/transaction_keys.py",
-        old="            if not (resumed and ok.joined):\n                return txn\n",
-        new="            if txn:\n                return txn\n",
-        tests=("tests/test_transaction_keys.py::test_what_was_begun_and_given_up_is_not_the_next_transaction",),
-        why_tests=ROW,
-    ),
-    Mutant(
-        name="expired-keeps-the-key-busy",
-        rule="a transaction whose time is up keeps no client with a key from the next one",
-        section="§9",
-        file="txnclient/transactions/transaction_keys.py",
-        old="        if latest is None or latest.expires_at <= self._session.clock.monotonic():\n",
-        new="        if latest is None:\n",
-        tests=(
-            "tests/test_transaction_keys.py::"
-            "test_a_transaction_whose_time_is_up_keeps_no_client_with_a_key_from_the_next_one",
-        ),
-        why_tests=ROW,
-    ),
-    Mutant(
         name="held-back-weighs-twice",
         rule="what is held back as its segment is lost is taken off the bound of its broker once (S10)",
         section="§8",
@@ -301,16 +210,6 @@ MUTANTS: tuple[Mutant, ...] = (
             SENDS_DURING_A_SEAL
             + "test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more",
         ),
-        why_tests=ROW,
-    ),
-    Mutant(
-        name="refused-begins-of-a-key-stay-open",
-        rule="a begin of a key that the store refuses takes no room from others",
-        section="§9",
-        file="coordinator_v5/naming/transaction_keys.py",
-        old="            answer = error\n            txn.tc.remove(txn)\n",
-        new="            answer = error\n",
-        tests=(f"{KEYS}test_begins_of_a_key_that_the_store_refuses_take_no_room_from_others",),
         why_tests=ROW,
     ),
     Mutant(
