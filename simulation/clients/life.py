@@ -19,6 +19,9 @@ L = TypeVar("L")
 class WorkloadLife:
     """One life of a client process. A workload says what it does in `_work`."""
 
+    _may_connect_carelessly: bool = True
+    """Whether a careless process may cancel its connection while it opens or closes."""
+
     def __init__(self, ports: ClientPorts, plan: Plan) -> None:
         self._ports = ports
         self._plan = plan
@@ -42,8 +45,7 @@ class WorkloadLife:
         return self._plan.connect(self._ports)
 
     def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
-        """The block of its connection, which a careless process may cancel while it opens or closes."""
-        return self._careless.within(self._connect())
+        return self._careless.within(self._connect()) if self._may_connect_carelessly else self._connect()
 
     def _ended_by(self, error: TxnError) -> None:
         self._met(error)
@@ -86,6 +88,28 @@ class LoggedLife(WorkloadLife, Generic[L]):
     def __init__(self, ports: ClientPorts, plan: Plan, log: L) -> None:
         super().__init__(ports, plan)
         self._log = log
+
+
+class EndlessLife(LoggedLife[L]):
+    """A life that goes on after the end of the work until it is killed, and is never careless."""
+
+    _may_connect_carelessly = False
+
+    async def live(self) -> None:
+        while True:
+            await super().live()
+            await asyncio.sleep(0.5)
+
+    @staticmethod
+    async def _together(*works: Coroutine[Any, Any, None]) -> None:
+        """Does `works` at the same time, and cancels the others once one of them has failed."""
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
 
 import txnclient
 from simulation.clients.life import LoggedLife
@@ -90,8 +89,7 @@ class SoughtSender:
 class SenderLife(LoggedLife[SeekLog]):
     """One life of the process that only sends."""
 
-    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
-        return self._connect()
+    _may_connect_carelessly = False
 
     async def _work(self, client: txnclient.Client) -> None:
         await SoughtSender(self._ports, self._plan, self._log).go_on(client)

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import txnclient
 from simulation.clients.draining import WorkloadDrain, outcomes_of, read_all, take_all
-from simulation.clients.life import LoggedLife
+from simulation.clients.life import EndlessLife
 from simulation.workloads.queue_work import QueueLog, Taken
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.received.message import Message
@@ -75,29 +74,15 @@ class HangingLog:
             yield "hanging: it could not send what was left once everything had healed"
 
 
-class HangingLife(LoggedLife[HangingLog]):
-    """One life of the process. It goes on after the end of the work until it is killed."""
-
-    async def live(self) -> None:
-        while True:
-            await super().live()
-            await asyncio.sleep(0.5)
-
-    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
-        return self._connect()
+class HangingLife(EndlessLife[HangingLog]):
+    """One life of the process."""
 
     async def _work(self, client: txnclient.Client) -> None:
         await client.create_topic(TOPIC, segments=self._plan.segments)
         self._log.held.clear()
         timeout_s = self._random.choice(ACK_TIMEOUTS_S)
         works = [self._work_on(client, number, timeout_s) for number in range(WORKERS)]
-        tasks = [asyncio.ensure_future(work) for work in (self._send(client), *works)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._together(self._send(client), *works)
 
     # ---- sending ----
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -43,6 +42,8 @@ RARE = (
 class LayoutLife(WorkloadLife):
     """One life of the process that changes layouts. `pace_s`: the mean pause between two of its changes."""
 
+    _may_connect_carelessly = False
+
     def __init__(self, ports: ClientPorts, plan: Plan, topics: Sequence[str], pace_s: float) -> None:
         super().__init__(ports, plan)
         self._topics = topics
@@ -50,9 +51,6 @@ class LayoutLife(WorkloadLife):
 
     def _connect(self) -> Opening[txnclient.Client]:
         return self._plan.connect(self._ports, timeout=self._random.choice((2.0, 20.0)))
-
-    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
-        return self._connect()
 
     async def _work(self, client: txnclient.Client) -> None:
         await self._repeat(partial(self._turn, client), pause_s=self._pace_s, failed=self._met)

@@ -11,7 +11,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -104,6 +103,7 @@ class SourceLife(LoggedLife[NumberedLog]):
         """`last`: it sends all that is left, and reads everything."""
         super().__init__(ports, plan, log)
         self._last = last
+        self._may_connect_carelessly = not last
         self._pause_s = 4 * plan.pause_s
 
     async def _work(self, client: txnclient.Client) -> None:
@@ -128,9 +128,6 @@ class SourceLife(LoggedLife[NumberedLog]):
             await self._send_on(producer, until)
         if self._last:
             log.stored = await read_all(client, TOPIC)
-
-    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
-        return self._connect() if self._last else super()._connected()
 
     def _ended_by(self, error: TxnError) -> None:
         if isinstance(error, ProducerFenced):

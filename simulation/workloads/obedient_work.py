@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -80,15 +79,14 @@ class ObedientLog:
 class ObedientLife(LoggedLife[ObedientLog]):
     """One life of one client. It ends after a while, or with a fatal error."""
 
+    _may_connect_carelessly = False
+
     async def live(self) -> None:
         self._log.doing = {name: what for name, what in self._log.doing.items() if not self._is_former(name)}
         try:
             await super().live()
         finally:
             self._log.doing.pop(self._name, None)
-
-    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
-        return self._connect()
 
     def _is_former(self, name: str) -> bool:
         return name.partition(".")[0] == self._name.partition(".")[0]

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import txnclient
-from simulation.clients.life import LoggedLife
+from simulation.clients.life import EndlessLife
 from simulation.clients.plan import ClientPorts, Plan
 from txnclient.consuming.consumer import Consumer
 from txnclient.producing.producer import Producer
@@ -71,8 +71,8 @@ class StayingLog:
             yield "staying: it could not send what was left once everything had healed"
 
 
-class StayingLife(LoggedLife[StayingLog]):
-    """One life of the process. It goes on after the end of the work until it is killed."""
+class StayingLife(EndlessLife[StayingLog]):
+    """One life of the process."""
 
     def __init__(self, ports: ClientPorts, plan: Plan, log: StayingLog) -> None:
         super().__init__(ports, plan, log)
@@ -81,17 +81,9 @@ class StayingLife(LoggedLife[StayingLog]):
         self._paused: dict[str, dict[str, None]] = {}
         """Segments that were paused and not resumed, by subscription."""
 
-    async def live(self) -> None:
-        while True:
-            await super().live()
-            await asyncio.sleep(0.5)
-
-    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
-        return self._connect()
-
     async def _work(self, client: txnclient.Client) -> None:
         await client.create_topic(TOPIC, segments=1)
-        works = (
+        await self._together(
             self._send(client),
             self._stay(client, STREAM, "stream"),
             self._stay(client, QUEUE, "queue"),
@@ -99,13 +91,6 @@ class StayingLife(LoggedLife[StayingLog]):
             self._follow_pattern(client),
             self._make_later(client),
         )
-        tasks = [asyncio.ensure_future(work) for work in works]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---- sending ----
 

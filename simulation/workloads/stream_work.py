@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -110,11 +109,10 @@ def _told(shown: Sequence[ShownMessage]) -> str:
 class StreamLife(LoggedLife[StreamLog]):
     """One life of the process."""
 
+    _may_connect_carelessly = False
+
     def _connect(self) -> Opening[txnclient.Client]:
         return self._plan.connect(self._ports, timeout=self._random.uniform(3.0, 12.0))
-
-    def _connected(self) -> AbstractAsyncContextManager[txnclient.Client]:
-        return self._connect()
 
     async def _work(self, client: txnclient.Client) -> None:
         for topic in self._log.topics:
