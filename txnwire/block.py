@@ -254,10 +254,10 @@ def _text(column: BinaryColumn, index: int) -> str:
 
 def decode_block(block: bytes, *, error: type[TxnError] = DataCorrupt) -> Block:
     """Read a block and check it whole: afterwards no access to it can fail. Raises `error` that names the part."""
-    return _Reader(block, error).read()
+    return _BlockReader(block, error).read()
 
 
-class _Reader:
+class _BlockReader:
     """Takes one buffer after the other from a block, checking each."""
 
     def __init__(self, block: bytes, error: type[TxnError]) -> None:

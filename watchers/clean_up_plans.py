@@ -200,7 +200,7 @@ class BehindCursor(Protocol):
         """Raises `NotOwner`."""
 
 
-class _Round(NamedTuple):
+class _CursorRound(NamedTuple):
     """A copy of the cursor at one moment, written to the store in several commits if it is large.
 
     ▲ The copy holds all of `acks`, so they are cleaned once it is stored, even if the cursor has moved on: waiting for
@@ -214,7 +214,7 @@ class _Round(NamedTuple):
     def over(self) -> bool:
         return not self.blocks and not self.acks
 
-    def without(self, plan: CleanUpPlan) -> _Round:
+    def without(self, plan: CleanUpPlan) -> _CursorRound:
         return self._replace(blocks=self.blocks[len(plan.blocks) :], acks=self.acks[len(plan.acks) :])
 
 
@@ -255,7 +255,7 @@ class AckCleanUp:
         self._flush_interval_s = flush_interval_s
         self._flushed_s = float("-inf")
         self._behind_cursor = behind_cursor
-        self._round = _Round()
+        self._round = _CursorRound()
 
     @property
     def backlog(self) -> int:
@@ -287,11 +287,13 @@ class AckCleanUp:
         if not self._round.over and self._round.seeks == self._cursor.seeks:
             return self._round.blocks
         # ▲ Blocks planned before a seek are not written after it.
-        self._round = _Round()
+        self._round = _CursorRound()
         due = self.backlog > 0 or everything or now_s >= self._flushed_s + self._flush_interval_s
         left = self._cursor.block_writes() if due and self._cursor.dirty else ()
         if len(_that_fit(left)) < len(left):
-            self._round = _Round(self._cursor.seeks, tuple(left), tuple(self._pending.clean_up_batch(_ROUND_ACKS)))
+            self._round = _CursorRound(
+                self._cursor.seeks, tuple(left), tuple(self._pending.clean_up_batch(_ROUND_ACKS))
+            )
         return left
 
     def _plan_behind_cursor(self) -> CleanUpPlan | None:
@@ -308,7 +310,7 @@ class AckCleanUp:
             return True
         found = read_clean_up_verdict(plan.commit, result)
         if found is not None:
-            self._round = _Round(self._cursor.seeks)
+            self._round = _CursorRound(self._cursor.seeks)
             for key, record in found.items():
                 value, mod_revision = (None, 0) if record is None else (record.value, record.mod_revision)
                 self._cursor.reload(key.rpartition(b"/")[2].decode(), value, mod_revision)

@@ -84,7 +84,7 @@ class DecisionMembership:
         self._watch = watch
         self.participant = participant
         self.loading = True
-        self.held: dict[_Held, None] = {}
+        self.held: dict[_AwaitedTxn, None] = {}
         """Set by the watch: transactions whose decision the participant awaits."""
 
     def add(self, txn_id: TxnId) -> None:
@@ -132,7 +132,7 @@ class DecisionMembership:
         self._watch.leave(self)
 
 
-class _Held:
+class _AwaitedTxn:
     """A transaction whose decision `members` await since `since_s`."""
 
     __slots__ = ("key", "members", "since_s", "txn_id")
@@ -161,7 +161,7 @@ class DecisionWatch:
         self._clock = clock
         self._settings = settings or DecisionSettings()
         self._on_failed = on_failed
-        self._held: dict[bytes, _Held] = {}
+        self._held: dict[bytes, _AwaitedTxn] = {}
         """Held transactions by header key, to look up events."""
         self.early = EarlyDecisions()
         """For `DecisionMembership`: decisions that came while its participant loads."""
@@ -392,7 +392,7 @@ class DecisionWatch:
         key = keys.txn(txn_id)
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = _Held(key, txn_id, self._clock.monotonic())
+            held = self._held[key] = _AwaitedTxn(key, txn_id, self._clock.monotonic())
         if held not in membership.held:
             membership.held[held] = None
             held.members.append(membership)
@@ -411,7 +411,7 @@ class DecisionWatch:
             self._without(membership, held)
         membership.held.clear()
 
-    def _without(self, membership: DecisionMembership, held: _Held) -> None:
+    def _without(self, membership: DecisionMembership, held: _AwaitedTxn) -> None:
         held.members.remove(membership)
         if not held.members:
             del self._held[held.key]

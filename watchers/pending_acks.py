@@ -112,7 +112,7 @@ class PendingAckStatistics:
     cleaning: int
 
 
-class _Held:
+class _TxnAcks:
     """The acks of one transaction here. `reservations` in order of reserving, with `positions` positions."""
 
     __slots__ = ("decision", "in_flight", "positions", "reservations")
@@ -137,7 +137,7 @@ class PendingAcks:
         self.segment = segment
         self.subscription = subscription
         self._cursor = cursor
-        self._txns: dict[TxnId, _Held] = {}
+        self._txns: dict[TxnId, _TxnAcks] = {}
         self._holds = AckHolds()
         self._deferred: dict[TxnId, Decision] = {}
         self._applying: dict[TxnId, Iterator[AppliedPart]] = {}
@@ -172,7 +172,7 @@ class PendingAcks:
         # ▲ Held from here on, before the op is sent: an op of unknown fate keeps other transactions off.
         self._hold(reservation, bounded=True)
         if held is None:
-            held = self._txns[txn_id] = _Held()
+            held = self._txns[txn_id] = _TxnAcks()
         held.add(reservation)
         held.in_flight += 1
         return reservation
@@ -203,7 +203,7 @@ class PendingAcks:
         reservation = Reservation(op.txn_id, op.writer, op.positions, cumulative=op.cumulative)
         reservation.in_flight = False
         self._hold(reservation, bounded=False)
-        self._txns.setdefault(op.txn_id, _Held()).add(reservation)
+        self._txns.setdefault(op.txn_id, _TxnAcks()).add(reservation)
 
     def decided(self, decision: Decision) -> AppliedAcks | None:
         """Apply a decision (commit: to the cursor, monotonically), remember it while an op of the transaction is in
@@ -331,7 +331,7 @@ class PendingAcks:
 
     # ---- inside
 
-    def _decision(self, txn_id: TxnId, held: _Held | None) -> Decision | None:
+    def _decision(self, txn_id: TxnId, held: _TxnAcks | None) -> Decision | None:
         if held is not None:
             return held.decision
         applied = self._cleaning.get(txn_id)
@@ -381,7 +381,7 @@ class PendingAcks:
             for ack in reservation.positions:
                 self._cursor.unhold(ack)
 
-    def _landed(self, reservation: Reservation) -> _Held:
+    def _landed(self, reservation: Reservation) -> _TxnAcks:
         held = self._txns.get(reservation.txn_id)
         if held is None or not reservation.in_flight or reservation not in held.reservations:
             raise InternalError(f"{self.segment} {self.subscription}: an ack of {reservation.txn_id} landed twice")
@@ -389,7 +389,7 @@ class PendingAcks:
         held.in_flight -= 1
         return held
 
-    def _apply(self, txn_id: TxnId, held: _Held, decision: Decision) -> AppliedAcks | None:
+    def _apply(self, txn_id: TxnId, held: _TxnAcks, decision: Decision) -> AppliedAcks | None:
         if held.positions > turn_size(APPLIED_AT_ONCE):
             # ▲ Like a decision that waits for an op in flight: further acks in it are refused, and a seek waits.
             held.decision = self._deferred[txn_id] = decision
@@ -416,7 +416,7 @@ class PendingAcks:
         applied = self._cleaning[txn_id] = AppliedAcks(decision, tuple(acked), tuple(released))
         return applied
 
-    def _in_parts(self, txn_id: TxnId, held: _Held, decision: Decision) -> Iterator[AppliedPart]:
+    def _in_parts(self, txn_id: TxnId, held: _TxnAcks, decision: Decision) -> Iterator[AppliedPart]:
         """▲ Acks that count come first, the others only behind them: a message that both name is not released."""
         acked: list[AckPosition] = []
         released: list[AckPosition] = []

@@ -85,7 +85,7 @@ class BufferCut(NamedTuple):
     aborted: tuple[AbortedKey, ...]
 
 
-class _Open:
+class _RegisteredTxn:
     """One registered transaction. `last_by_writer`: the position of each writer's last entry, None if it has none."""
 
     __slots__ = ("decision", "first", "in_flight", "last_by_writer", "recorded")
@@ -121,9 +121,9 @@ class TransactionBuffer:
         self._floor = watermark
         self._last_confirmed = last_confirmed
         self._last_appended = EARLIEST
-        self._open: dict[TxnId, _Open] = {}
+        self._open: dict[TxnId, _RegisteredTxn] = {}
         # Both in order of first positions, which is the order of insertion, with O(1) removal and first element.
-        self._pinning: OrderedDict[TxnId, _Open] = OrderedDict()
+        self._pinning: OrderedDict[TxnId, _RegisteredTxn] = OrderedDict()
         self._unsettled: OrderedDict[TxnId, Position] = OrderedDict()
         """Open transactions, and aborted ones whose record is not durable: they hold the watermark back."""
         self._deferred: dict[TxnId, Decision] = {}
@@ -154,7 +154,7 @@ class TransactionBuffer:
         if found is None:
             if txn_id in self._cleaning:
                 raise refusal(self._cleaning[txn_id].decision)
-            found = self._open[txn_id] = _Open()
+            found = self._open[txn_id] = _RegisteredTxn()
         elif found.decision is not None:
             raise refusal(found.decision)
         found.in_flight += 1
@@ -204,7 +204,7 @@ class TransactionBuffer:
 
     def loaded(self, txn_id: TxnId) -> None:
         """This segment's index names the transaction: its ops, and perhaps entries, come from a former owner."""
-        found = self._open.setdefault(txn_id, _Open())
+        found = self._open.setdefault(txn_id, _RegisteredTxn())
         found.recorded = True
 
     def scanned(self, txn_id: TxnId, writer: int, position: Position) -> None:
@@ -422,7 +422,7 @@ class TransactionBuffer:
 
     # ---- inside
 
-    def _entry(self, txn_id: TxnId, found: _Open, writer: int, position: Position) -> None:
+    def _entry(self, txn_id: TxnId, found: _RegisteredTxn, writer: int, position: Position) -> None:
         self._last_appended = position
         found.last_by_writer[writer] = position
         if found.first is None:
@@ -430,7 +430,7 @@ class TransactionBuffer:
             self._pinning[txn_id] = found
             self._unsettled[txn_id] = position
 
-    def _apply(self, txn_id: TxnId, found: _Open, decision: Decision) -> Applied:
+    def _apply(self, txn_id: TxnId, found: _RegisteredTxn, decision: Decision) -> Applied:
         """Readers see the decision at once; the durable part is queued."""
         del self._open[txn_id]
         self._pinning.pop(txn_id, None)
@@ -447,7 +447,9 @@ class TransactionBuffer:
         applied = self._cleaning[txn_id] = Applied(decision, aborted)
         return applied
 
-    def _aborted_by(self, txn_id: TxnId, found: _Open, decision: Decision) -> tuple[tuple[int | None, Position], ...]:
+    def _aborted_by(
+        self, txn_id: TxnId, found: _RegisteredTxn, decision: Decision
+    ) -> tuple[tuple[int | None, Position], ...]:
         """The aborted records to write: none if the transaction has no entry here, or is recorded already."""
         if found.first is None or (decision.committed and decision.writers is None):
             return ()

@@ -207,7 +207,7 @@ def _write_segment(out: _Writer, name: SegmentName, bounds: SegmentBounds) -> No
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-class _Reader:
+class _FieldReader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
@@ -260,7 +260,7 @@ class _Reader:
 
 
 def _parse(fields: bytes) -> Snapshot:
-    read = _Reader(fields)
+    read = _FieldReader(fields)
     try:
         cut = Snapshot(
             revision=read.number(),
@@ -278,13 +278,13 @@ def _parse(fields: bytes) -> Snapshot:
     return cut
 
 
-def _topic(read: _Reader) -> tuple[str, TopicBounds]:
+def _topic(read: _FieldReader) -> tuple[str, TopicBounds]:
     topic = TopicName.from_path(read.text())
     epoch, lost_id = read.number(), read.number() - 1
     return str(topic), TopicBounds(epoch, dict(_segment(read, topic) for _ in range(read.count())), lost_id)
 
 
-def _segment(read: _Reader, topic: TopicName) -> tuple[str, SegmentBounds]:
+def _segment(read: _FieldReader, topic: TopicName) -> tuple[str, SegmentBounds]:
     name = SegmentName(topic, read.number(0xFFFF), read.number(0xFFFF), read.number())
     resolved = read.position()
     bounds = SegmentBounds(resolved, read.position(resolved.ledger_id), bool(read.number(1)))

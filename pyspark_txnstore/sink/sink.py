@@ -210,7 +210,7 @@ def _state_of(options: SinkOptions, txn_id: str) -> str:
     return state
 
 
-class _Open(NamedTuple):
+class _OpenTransaction(NamedTuple):
     """An open transaction. `attempt`: the attempt it was begun under, in hex."""
 
     name: str
@@ -218,25 +218,27 @@ class _Open(NamedTuple):
     attempt: str
 
 
-def _open_one(options: SinkOptions, name: str) -> list[_Open]:
+def _open_one(options: SinkOptions, name: str) -> list[_OpenTransaction]:
     """The open transaction under the name."""
     return _described(options, name, name=name)
 
 
-def _open_of_batch(options: SinkOptions, sink: batch_names.SinkIdentity, batch_id: int, mark: bytes) -> list[_Open]:
+def _open_of_batch(
+    options: SinkOptions, sink: batch_names.SinkIdentity, batch_id: int, mark: bytes
+) -> list[_OpenTransaction]:
     """The open transaction of this batch. ▲ Only of the query with this mark: another query with the same sink may be
     at a batch of the same number."""
     if not mark:
         return []
     client = client_of(options.url, timeout_s=options.timeout_s)
-    found: list[_Open] = []
+    found: list[_OpenTransaction] = []
     for one in client.admin("transactions.list", state="OPEN", limit=MAX_LISTED)["transactions"]:
         if batch_names.is_micro_batch(one["name"] or "", sink, batch_id):
             found += _described(options, str(one["name"]), txn=one["txn"])
     return [one for one in found if has_mark(one.attempt, mark)]
 
 
-def _described(options: SinkOptions, known_as: str, **asked: str) -> list[_Open]:
+def _described(options: SinkOptions, known_as: str, **asked: str) -> list[_OpenTransaction]:
     """Returns the `asked` one, if it is open."""
     try:
         found = client_of(options.url, timeout_s=options.timeout_s).admin("transactions.describe", **asked)
@@ -245,10 +247,10 @@ def _described(options: SinkOptions, known_as: str, **asked: str) -> list[_Open]
     header = found["header"]
     if header is None or header["state"] != "OPEN":
         return []
-    return [_Open(known_as, str(found["txn"]), header["attempt"])]
+    return [_OpenTransaction(known_as, str(found["txn"]), header["attempt"])]
 
 
-def _abort(options: SinkOptions, run: BatchRun, look: Callable[[], list[_Open]]) -> None:
+def _abort(options: SinkOptions, run: BatchRun, look: Callable[[], list[_OpenTransaction]]) -> None:
     """Aborts what `look` finds open, so that readers need not wait for a failed batch's deadline. Repeats this, because
     a task not yet killed may begin the transaction after its batch has failed.
 

@@ -145,7 +145,7 @@ class Batches:
 
     def _batch(self, entries: list[WholeEntry | EntryHead], rows: int) -> Iterator[pa.RecordBatch]:
         """None if no message has one of the requested keys."""
-        part = _Part(entries, rows, self._once)
+        part = _BatchEntries(entries, rows, self._once)
         if self._columns:
             batch = pa.RecordBatch.from_arrays([column(part) for column in self._columns], schema=self._schema)
         else:
@@ -161,7 +161,7 @@ def of_no_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None], children=[]))
 
 
-class _Part:
+class _BatchEntries:
     """The entries of one batch, and where the rows of each begin."""
 
     def __init__(self, entries: list[WholeEntry | EntryHead], rows: int, once: dict[str, str]) -> None:
@@ -214,7 +214,7 @@ def _binary(column: BinaryColumn, count: int, kind: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)])
 
 
-def _key(part: _Part) -> pa.Array:
+def _key(part: _BatchEntries) -> pa.Array:
     return part.joined([_block_key(block) for block in part.blocks])
 
 
@@ -223,19 +223,19 @@ def _block_key(block: Block) -> pa.Array:
     return pa.nulls(len(block), pa.binary()) if column is None else _binary(column, len(block), pa.binary())
 
 
-def _value(part: _Part) -> pa.Array:
+def _value(part: _BatchEntries) -> pa.Array:
     return part.joined([_binary(block.value_column, len(block), pa.binary()) for block in part.blocks])
 
 
-def _position(part: _Part) -> pa.Array:
+def _position(part: _BatchEntries) -> pa.Array:
     return part.repeated([str(entry.position) for entry in part.entries])
 
 
-def _publish_time(part: _Part) -> pa.Array:
+def _publish_time(part: _BatchEntries) -> pa.Array:
     return pa.array(part.numbered(entry.publish_time_ms * 1000 for entry in part.entries)).view(_TIME)
 
 
-def _event_time(part: _Part) -> pa.Array:
+def _event_time(part: _BatchEntries) -> pa.Array:
     return part.joined([_block_event_time(block) for block in part.blocks])
 
 
@@ -250,7 +250,7 @@ def _block_event_time(block: Block) -> pa.Array:
     return pc.multiply(pc.if_else(sayable, known, None), 1000).view(_TIME)
 
 
-def _properties(part: _Part) -> pa.Array:
+def _properties(part: _BatchEntries) -> pa.Array:
     return part.joined([_block_properties(block) for block in part.blocks])
 
 
@@ -274,33 +274,33 @@ def _pair_fields() -> list[Any]:
     return [_PROPERTIES.key_field, _PROPERTIES.item_field]
 
 
-def _txn_id(part: _Part) -> pa.Array:
+def _txn_id(part: _BatchEntries) -> pa.Array:
     return part.repeated([None if entry.txn_id is None else str(entry.txn_id) for entry in part.entries])
 
 
-def _producer(part: _Part) -> pa.Array:
+def _producer(part: _BatchEntries) -> pa.Array:
     return part.repeated([entry.producer for entry in part.entries])
 
 
-def _sequence_id(part: _Part) -> pa.Array:
+def _sequence_id(part: _BatchEntries) -> pa.Array:
     """The first message's of each entry, counted up through it."""
     return pa.array(part.numbered(entry.sequence_id for entry in part.entries) + part.places())
 
 
-def _ledger_id(part: _Part) -> pa.Array:
+def _ledger_id(part: _BatchEntries) -> pa.Array:
     return pa.array(part.numbered(entry.position.ledger_id for entry in part.entries))
 
 
-def _entry_id(part: _Part) -> pa.Array:
+def _entry_id(part: _BatchEntries) -> pa.Array:
     return pa.array(part.numbered(entry.position.entry_id for entry in part.entries))
 
 
-def _index(part: _Part) -> pa.Array:
+def _index(part: _BatchEntries) -> pa.Array:
     """0 for a large value sent in pieces: it is the one message of its first piece."""
     return pa.array(part.places().astype(np.int32))
 
 
-_COLUMNS: Final[dict[str, Callable[[_Part], Any]]] = {
+_COLUMNS: Final[dict[str, Callable[[_BatchEntries], Any]]] = {
     "key": _key,
     "value": _value,
     "topic": lambda part: part.constant(part.once["topic"]),

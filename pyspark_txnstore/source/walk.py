@@ -66,7 +66,7 @@ class WalkLimits:
         return any(left is not None and left < 0 for left in self._left)
 
 
-class _Segment:
+class _WalkedSegment:
     """One segment on the walk. `fresh`: its entries still to meet; `met`: how many of them have been met."""
 
     __slots__ = ("ahead_of", "blocked", "fresh", "heads", "is_known", "met", "name", "path", "time_ms")
@@ -106,7 +106,7 @@ class Walk:
         self._target = target
         self._hidden = frozenset((*target.pending, *target.aborted))
         """Entries that no cut up to the target shows, whether met or not."""
-        self._segments = [_Segment(path, segments[path], one.end) for path, one in target.segments.items()]
+        self._segments = [_WalkedSegment(path, segments[path], one.end) for path, one in target.segments.items()]
         self._surplus = self._behind_target()
         self._held = self._ahead_of_start()
         self._ready = [txn for txn, ahead in self._held.items() if not ahead]
@@ -281,7 +281,7 @@ class Walk:
         }
         return replace(self._target, topics=topics, pending=tuple(sorted({*self._target.pending, *partial})))
 
-    def _bounds(self, segment: _Segment, met: int, partial: Mapping[TxnId, None]) -> SegmentBounds:
+    def _bounds(self, segment: _WalkedSegment, met: int, partial: Mapping[TxnId, None]) -> SegmentBounds:
         target = self._target.segments[segment.path]
         end = target.end if segment.is_known and met == len(segment.fresh) else self._end(segment, met)
         # ▲ No transaction pending at the start, decided by the target or not, has an entry at or below the known part.
@@ -292,7 +292,7 @@ class Walk:
             resolved = min(resolved, before(first))
         return SegmentBounds(resolved, end, target.sealed and end == target.end)
 
-    def _end(self, segment: _Segment, met: int) -> Position:
+    def _end(self, segment: _WalkedSegment, met: int) -> Position:
         if met:
             return segment.heads.position(segment.fresh[met - 1])
         bounds = None if self._start is None else self._start.bounds(segment.path)
@@ -303,7 +303,7 @@ class Walk:
         # Messages trimmed already are not read, and their absence later must not be taken for a loss.
         return before(segment.heads.position(segment.fresh[0]))
 
-    def _first_of(self, segment: _Segment, met: int, partial: Mapping[TxnId, None]) -> Position | None:
+    def _first_of(self, segment: _WalkedSegment, met: int, partial: Mapping[TxnId, None]) -> Position | None:
         for one in segment.heads.held:
             if one.txn.txn_id in partial:
                 return one.position

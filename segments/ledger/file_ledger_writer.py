@@ -38,7 +38,7 @@ class WriterHost(Protocol):
     def remember_end(self, segment: str, ledger_id: int, entries: int) -> None: ...
 
 
-class _Round(NamedTuple):
+class _SyncRound(NamedTuple):
     """The result of one job. `fenced`: the reason why its entries must not be acked, or None."""
 
     starts: list[tuple[int, int]]
@@ -47,7 +47,7 @@ class _Round(NamedTuple):
     fenced: str | None
 
 
-def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths: LedgerPaths) -> _Round:
+def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths: LedgerPaths) -> _SyncRound:
     """In a thread: write, sync, ▲ then check the fence, before any entry is acked."""
     begin = time.perf_counter()
     encoded = groups()
@@ -63,7 +63,7 @@ def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths
     fenced = fenced_by(fd, paths)
     if fenced is None:
         ledger_files.expect_in_place(fd, paths)  # ▲ a fence is not seen here after the file was moved
-    return _Round(encoded.starts, len(encoded.data), time.perf_counter() - begin, fenced)
+    return _SyncRound(encoded.starts, len(encoded.data), time.perf_counter() - begin, fenced)
 
 
 def fenced_by(fd: int, paths: LedgerPaths) -> str | None:
@@ -121,7 +121,7 @@ class FileLedgerWriter:
         self._dead: LedgerFenced | LedgerFailed | None = None
         self._closed = False
         self._confirmed_bytes = 0
-        self._job: asyncio.Future[_Round] | None = None
+        self._job: asyncio.Future[_SyncRound] | None = None
         self._unrecorded: Recovered | None = None
 
     @property
@@ -172,7 +172,7 @@ class FileLedgerWriter:
         self._job = job
         job.add_done_callback(partial(self._round_done, len(entries), sum(map(len, entries))))
 
-    def _round_done(self, entries: int, size: int, job: asyncio.Future[_Round]) -> None:
+    def _round_done(self, entries: int, size: int, job: asyncio.Future[_SyncRound]) -> None:
         self._syncing = False
         self._file.done()
         if not job.cancelled() and isinstance(job.exception(), EndNotRecorded):
@@ -188,7 +188,7 @@ class FileLedgerWriter:
         elif self._waiting:
             self._start_round()
 
-    def _failure_of(self, job: asyncio.Future[_Round]) -> LedgerFenced | LedgerFailed | None:
+    def _failure_of(self, job: asyncio.Future[_SyncRound]) -> LedgerFenced | LedgerFailed | None:
         if job.cancelled():
             return LedgerFailed(f"{self._paths.ledger}: the store was closed during a sync")
         failure = job.exception()
@@ -202,7 +202,7 @@ class FileLedgerWriter:
         dead.__cause__ = failure
         return dead
 
-    def _confirm(self, entries: int, size: int, done: _Round) -> None:
+    def _confirm(self, entries: int, size: int, done: _SyncRound) -> None:
         for first, offset in done.starts:
             self._index.add(first, self._end + offset)
         self._end += done.written

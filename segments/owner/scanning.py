@@ -25,7 +25,7 @@ HEADS_AT_ONCE: Final = 500
 """Heads made in one turn of the event loop."""
 
 
-class _Row(NamedTuple):
+class _HeadRow(NamedTuple):
     """The numbers of one entry's head, in the order of the columns of `pb.HeadColumns`."""
 
     ledger_id: int
@@ -45,7 +45,7 @@ class Heads:
 
     def __init__(self, is_aborted: Callable[[TxnId, int], bool]) -> None:
         self._is_aborted = is_aborted
-        self._rows: list[_Row] = []
+        self._rows: list[_HeadRow] = []
         self._txn_ids: dict[tuple[int, int], tuple[int, TxnId]] = {}
         """Bits (most, least) of a transaction id → (its place, from 1, and the id)."""
         self._names: dict[tuple[str, int], int] = {}
@@ -68,7 +68,7 @@ class Heads:
                 chunk_count=metadata.chunk_count,
             )
         self._rows.append(
-            _Row(
+            _HeadRow(
                 *position,
                 place,
                 writer,

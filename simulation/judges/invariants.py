@@ -41,7 +41,7 @@ NO_TIME = 0
 
 
 @dataclass(slots=True)
-class _Open:
+class _Deadline:
     """`due`: its deadline, in virtual time, as its coordinator counts it."""
 
     due: float
@@ -63,7 +63,7 @@ class Invariants:
         self._clocks_differ = clocks_differ
         self._found: dict[str, str] = {}
         """Finding → when it was seen first"""
-        self._open: dict[TxnId, _Open] = {}
+        self._open: dict[TxnId, _Deadline] = {}
         self._ops: dict[TxnId, dict[tuple[str, str | None], int]] = {}
         """Transaction → (segment, subscription) → number of op records"""
         self._decided: dict[TxnId, float] = {}
@@ -110,7 +110,7 @@ class Invariants:
         header = decode(Header, event.record.value, key=event.record.key)
         if header.state == OPEN:
             lasts_s = (header.timeout_ms - header.created_ms) / 1000
-            self._open[txn_id] = _Open(at + lasts_s, lasts_s)
+            self._open[txn_id] = _Deadline(at + lasts_s, lasts_s)
         elif self._open.pop(txn_id, None) is not None:
             self._decided[txn_id] = at
 

@@ -85,7 +85,7 @@ class LayoutLife(WorkloadLife):
 
 
 @dataclass(slots=True)
-class _Segment:
+class _KnownSegment:
     lo: int
     hi: int
     born: float
@@ -97,7 +97,7 @@ class _Topic:
     """A topic by its current record. `known`: every segment it ever had, pruned ones too."""
 
     topology: Topology
-    known: dict[int, _Segment] = field(default_factory=dict)
+    known: dict[int, _KnownSegment] = field(default_factory=dict)
 
 
 class LayoutJudge:
@@ -152,7 +152,7 @@ class LayoutJudge:
         born_by = _born_by(before.topology, now)
         for one in now.segments.values():
             if one.id not in before.known:
-                before.known[one.id] = _Segment(one.lo, one.hi, at, born_by)
+                before.known[one.id] = _KnownSegment(one.lo, one.hi, at, born_by)
                 if self.segments.setdefault((path, one.id), (one.lo, one.hi)) != (one.lo, one.hi):
                     self.findings.append(f"segment {one.id} of {path} is used twice")
         self.counts["pruned"] += sum(1 for one in before.topology.segments if one not in now.segments)

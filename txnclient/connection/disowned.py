@@ -19,7 +19,7 @@ MOST: Final = 1000
 
 
 @dataclass(slots=True)
-class _Row:
+class _RefusalsInARow:
     address: str
     first_at: float
     last_at: float
@@ -30,14 +30,14 @@ class Disowned:
     """Counts `NotOwner` refusals by named owners, per segment."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _RefusalsInARow] = {}
         self.astray = False
         """Until `clear`."""
 
     def refused(self, segment: str, address: str, now: float) -> None:
         row = self._rows.pop(segment, None)
         if row is None or row.address != address or now - row.last_at > PAUSE_S:
-            row = _Row(address, now, now)
+            row = _RefusalsInARow(address, now, now)
         else:
             row.count += 1
             row.last_at = now

@@ -45,7 +45,7 @@ async def take_cut(session: Session, topics: Sequence[str], at_least: int, deadl
     return snapshot
 
 
-class _Run:
+class _CutTask:
     """One task that takes snapshots. `cut`: the one under way."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class SharedCuts:
         self._session = session
         self._next: dict[tuple[str, ...], asyncio.Future[Snapshot]] = {}
         """Snapshots not begun yet, which new callers may share."""
-        self._begun: dict[tuple[str, ...], _Run] = {}
+        self._begun: dict[tuple[str, ...], _CutTask] = {}
         """The running task for each set of topics."""
 
     async def take(self, topics: Sequence[str], at_least: int, deadline: Deadline) -> Snapshot:
@@ -85,7 +85,7 @@ class SharedCuts:
             cut = self._next[over] = asyncio.get_running_loop().create_future()
             cut.add_done_callback(_seen)
         if over not in self._begun:
-            run = self._begun[over] = _Run()
+            run = self._begun[over] = _CutTask()
             task = self._session.tasks.start(
                 self._run(over, run),
                 name=f"snapshots of {', '.join(over)}",
@@ -94,7 +94,7 @@ class SharedCuts:
             task.add_done_callback(lambda _: self._ended(over, run))
         return cut
 
-    async def _run(self, over: tuple[str, ...], run: _Run) -> None:
+    async def _run(self, over: tuple[str, ...], run: _CutTask) -> None:
         """Take snapshots one after the other, as long as callers ask."""
         while (cut := self._next.pop(over, None)) is not None:
             run.cut = cut
@@ -105,7 +105,7 @@ class SharedCuts:
         # ▲ Here, not in a done callback: a caller that asks in between would wait for a task that has ended.
         del self._begun[over]
 
-    def _ended(self, over: tuple[str, ...], run: _Run) -> None:
+    def _ended(self, over: tuple[str, ...], run: _CutTask) -> None:
         if self._begun.get(over) is run:
             self._fail(over, for_good(ConnectionLost("taking a snapshot: this client was closed meanwhile")))
             del self._begun[over]

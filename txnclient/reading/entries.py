@@ -81,7 +81,7 @@ def read_entries(
     check_count(prefetch_bytes, "prefetch_bytes", "bytes")
     bounds = _Bounds(path, after, end, span, _trimmed(trimmed))
     timeout_s = session.timeout_s if timeout is None else timeout
-    reading = _Reading(session, bounds, wire_isolation, prefetch_bytes, timeout_s)
+    reading = _EntriesReading(session, bounds, wire_isolation, prefetch_bytes, timeout_s)
 
     async def entries() -> AsyncGenerator[list[WholeEntry], None]:
         if after >= end:
@@ -224,7 +224,7 @@ class _EntryFeed(ReaderFeed):
         return taken
 
 
-class _Reading:
+class _EntriesReading:
     """Runs one `read_entries` call over its feed."""
 
     def __init__(

@@ -226,7 +226,7 @@ class GroupCommit:
         """Send the group until every verdict is definite, split and repeated as needed."""
         self._members += len(group.members)
         pause_s = 0.0
-        parts: deque[_Part] = deque([_Part(group.members)])
+        parts: deque[_RequestPart] = deque([_RequestPart(group.members)])
         while parts:
             part = parts.popleft()
             if pause_s:
@@ -244,7 +244,7 @@ class GroupCommit:
                 parts.appendleft(part)
                 pause_s = 0.0
             except Unanswered:
-                parts.appendleft(_Part(part.members, unanswered=fence.revision))
+                parts.appendleft(_RequestPart(part.members, unanswered=fence.revision))
                 pause_s = min(max(2 * pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
             except Refused as refusal:
                 following = self._after_refusal(part, refusal)
@@ -255,7 +255,7 @@ class GroupCommit:
                 _resolve(part.members, results)
                 pause_s = 0.0
 
-    async def _send(self, part: _Part, fence: RequestFence) -> list[CommitVerdict]:
+    async def _send(self, part: _RequestPart, fence: RequestFence) -> list[CommitVerdict]:
         self._requests += 1
         self._repeats += part.repeated
         for member in part.members:
@@ -267,7 +267,7 @@ class GroupCommit:
         self._revision = max(self._revision, results[-1].revision)
         return results
 
-    def _after_refusal(self, part: _Part, refusal: Refused) -> list[_Part]:
+    def _after_refusal(self, part: _RequestPart, refusal: Refused) -> list[_RequestPart]:
         """The parts to send next. This sending was not applied; an earlier, unanswered one may have been or may be."""
         if not part.repeated:
             for member in part.members:
@@ -280,7 +280,7 @@ class GroupCommit:
             return []
         self._splits += 1
         first, second = halves(part.members)
-        return [_Part(first, part.unanswered), _Part(second, part.unanswered)]
+        return [_RequestPart(first, part.unanswered), _RequestPart(second, part.unanswered)]
 
     def _sweep(self) -> None:
         """Keeps all time limits."""
@@ -308,7 +308,7 @@ class GroupCommit:
             _fail(member, StoreUnavailable(f"{why}: the write was not sent and has been withdrawn"))
 
 
-class _Part:
+class _RequestPart:
     """Members sent together. `unanswered`: the revision of the fence under which the last sending of them went
     unanswered; 0 if none did."""
 

@@ -31,7 +31,7 @@ class CountedRange(NamedTuple):
     closed: bool
 
 
-class _Part(NamedTuple):
+class _PartOfBlock(NamedTuple):
     """Entries `low` to `high` - 1 of a block, counted from its first."""
 
     block: int
@@ -113,7 +113,7 @@ class MessageCounts:
         """The messages of those entries of a block of the range's ledger that `bits` names, counted from the block's
         first; None if the block has to be read."""
         entries = min(STEP, among.length - block * STEP)
-        if bits == (1 << entries) - 1 and (found := self._of(among, _Part(block, 0, entries))) is not None:
+        if bits == (1 << entries) - 1 and (found := self._of(among, _PartOfBlock(block, 0, entries))) is not None:
             return found
         counts = self._counts(among.ledger_id, block, entries)
         return None if counts is None else sum(count for at, count in enumerate(counts) if bits >> at & 1)
@@ -127,13 +127,13 @@ class MessageCounts:
         while len(self._recent) > BLOCKS_KEPT:
             del self._recent[next(iter(self._recent))]
 
-    def _ways(self, among: CountedRange) -> list[list[_Part]]:
+    def _ways(self, among: CountedRange) -> list[list[_PartOfBlock]]:
         ways = [list(_parts(among, among.first, among.end))]
         if among.closed and among.ledger_id in self._totals:
             ways.append([*_parts(among, 0, among.first), *_parts(among, among.end, among.length)])
         return ways
 
-    def _sum(self, among: CountedRange, parts: Iterable[_Part]) -> int | None:
+    def _sum(self, among: CountedRange, parts: Iterable[_PartOfBlock]) -> int | None:
         total = 0
         for part in parts:
             if (found := self._of(among, part)) is None:
@@ -141,7 +141,7 @@ class MessageCounts:
             total += found
         return total
 
-    def _of(self, among: CountedRange, part: _Part) -> int | None:
+    def _of(self, among: CountedRange, part: _PartOfBlock) -> int | None:
         # ▲ Only for a block whose entries are all confirmed: otherwise its sum counts entries that may still fail.
         full = part.low == 0 and part.high == STEP
         if full and (found := self._sums.get(among.ledger_id, {}).get(part.block)) is not None:
@@ -158,9 +158,9 @@ class MessageCounts:
         return self._tail if in_tail else None
 
 
-def _parts(among: CountedRange, first: int, end: int) -> Iterator[_Part]:
+def _parts(among: CountedRange, first: int, end: int) -> Iterator[_PartOfBlock]:
     for block in range(first // STEP, -(-end // STEP)):
         low = block * STEP
-        part = _Part(block, max(first, low) - low, min(end, low + STEP, among.length) - low)
+        part = _PartOfBlock(block, max(first, low) - low, min(end, low + STEP, among.length) - low)
         if part.low < part.high:
             yield part

@@ -85,7 +85,7 @@ class Handout(NamedTuple, Generic[ConsumerT]):
     divided: bool = False
 
 
-class _Value(Generic[ConsumerT]):
+class _ValueAtConsumer(Generic[ConsumerT]):
     """A chunked value with pieces at `consumer`, or kept for it."""
 
     __slots__ = ("consumer", "key", "pieces")
@@ -102,7 +102,11 @@ class _Out(Generic[ConsumerT]):
     __slots__ = ("consumer", "indexes", "next", "value")
 
     def __init__(
-        self, consumer: ConsumerT, indexes: int, value: _Value[ConsumerT] | None, behind: _Out[ConsumerT] | None
+        self,
+        consumer: ConsumerT,
+        indexes: int,
+        value: _ValueAtConsumer[ConsumerT] | None,
+        behind: _Out[ConsumerT] | None,
     ) -> None:
         self.consumer = consumer
         self.indexes = indexes
@@ -136,7 +140,7 @@ class Queue(Generic[ConsumerT]):
         self._later: dict[Position, None] = {}
         """Entries of `_delays` that have reserved room and are not delivered yet."""
         self._counts = RedeliveryCounts()
-        self._values: dict[LargeValueKey, _Value[ConsumerT]] = {}
+        self._values: dict[LargeValueKey, _ValueAtConsumer[ConsumerT]] = {}
 
     # ---- consumers --------------------------------------------------------------------------------------------------
 
@@ -273,7 +277,7 @@ class Queue(Generic[ConsumerT]):
         if value is None:
             consumer = next(iter(self._ready))
             if entry.large_value is not None:
-                value = self._values[entry.large_value] = _Value(entry.large_value, consumer)
+                value = self._values[entry.large_value] = _ValueAtConsumer(entry.large_value, consumer)
         elif value.consumer.permits > 0 and not value.consumer.blocked:
             consumer = value.consumer
         else:
@@ -300,7 +304,9 @@ class Queue(Generic[ConsumerT]):
             self._promised[position] = None
             self._acks.promise(position, messages)
 
-    def _hand(self, consumer: ConsumerT, entry: LogEntry, indexes: int, value: _Value[ConsumerT] | None) -> None:
+    def _hand(
+        self, consumer: ConsumerT, entry: LogEntry, indexes: int, value: _ValueAtConsumer[ConsumerT] | None
+    ) -> None:
         position, messages = entry.position, entry.messages
         out = self._out.get(position)
         mine = out

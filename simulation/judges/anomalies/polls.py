@@ -16,7 +16,7 @@ from simulation.judges.history import Operation, Place, Poll, ReadObservation
 
 
 @dataclass(slots=True)
-class _Reading:
+class _PolledKey:
     """How far one process has read one key under one assignment."""
 
     assignment: int
@@ -40,7 +40,7 @@ def poll_order(facts: Facts) -> Iterator[Anomaly]:
                 acked[ack.subscription][ack.value] = None
     returning = acked_values(facts, "unknown", "failed")
     left_open = _left_open(facts)
-    readings: dict[tuple[str, str | None, str | None, str], _Reading] = {}
+    readings: dict[tuple[str, str | None, str | None, str], _PolledKey] = {}
     for index, operation in enumerate(facts.history.operations):
         for poll in operation.polls:
             subscription = poll.subscription or ""
@@ -55,7 +55,9 @@ def poll_order(facts: Facts) -> Iterator[Anomaly]:
                 reading = readings.get(reader)
                 if reading is None or reading.assignment != poll.assignment:
                     # Values read before with acks that failed come again under the next assignment, too.
-                    reading = readings[reader] = _Reading(poll.assignment, seen={} if reading is None else reading.seen)
+                    reading = readings[reader] = _PolledKey(
+                        poll.assignment, seen={} if reading is None else reading.seen
+                    )
                 for read in reads:
                     repeatable = read.place in reading.seen and read.value in returning[subscription]
                     if reading.highest is not None and not repeatable:

@@ -216,8 +216,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="every part of a group whose sending went unanswered is a repeat (E2)",
         section="§4",
         file="txnstore/access/group_commit.py",
-        old="_Part(second, part.unanswered)]",
-        new="_Part(second)]",
+        old="_RequestPart(second, part.unanswered)]",
+        new="_RequestPart(second)]",
         tests=(
             "tests/txnstore/access/test_unknown_outcomes.py::"
             "test_e2_every_part_of_a_group_that_was_unanswered_and_then_refused_is_a_repeat",

@@ -45,8 +45,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="an op that is refused leaves what a former owner has stored of its transaction (R1)",
         section="§6",
         file="watchers/visibility.py",
-        old="        found = self._open.setdefault(txn_id, _Open())\n        found.recorded = True\n",
-        new="        found = self._open.setdefault(txn_id, _Open())\n",
+        old="        found = self._open.setdefault(txn_id, _RegisteredTxn())\n        found.recorded = True\n",
+        new="        found = self._open.setdefault(txn_id, _RegisteredTxn())\n",
         tests=(
             "tests/watchers/test_visibility_recovery.py::test_r1_a_refused_op_leaves_what_was_found_of_its_transaction",
         ),

@@ -22,7 +22,7 @@ MUTANTS = (
         section="§4",
         faults=UNANSWERED,
         file="txnstore/access/group_commit.py",
-        old="                parts.appendleft(_Part(part.members, unanswered=fence.revision))\n",
+        old="                parts.appendleft(_RequestPart(part.members, unanswered=fence.revision))\n",
         new="                for member in part.members:\n"
         '                    _fail(member, StoreUnavailable("no answer"))\n',
     ),
@@ -32,7 +32,7 @@ MUTANTS = (
         section="§4",
         faults=UNANSWERED,
         file="txnstore/access/group_commit.py",
-        old="                parts.appendleft(_Part(part.members, unanswered=fence.revision))\n",
+        old="                parts.appendleft(_RequestPart(part.members, unanswered=fence.revision))\n",
         new="                taken = CommitVerdict(True, fence.revision, ())\n"
         "                _resolve(part.members, [taken] * len(part.members))\n",
     ),

@@ -419,7 +419,7 @@ def test_x1_one_that_has_committed_keeps_no_other_of_a_failed_batch_open(
     monkeypatch.setattr(sink, "STRAGGLERS_S", 0.0)
     committed, left = (write(options, BatchName(f"{topic}/{name}", ""), OLDER, 66, b"a") for name in "ab")
     commit(options, committed)
-    seen = [sink._Open(one.name, str(one.txn_id), OLDER.stamp.hex()) for one in (committed, left)]
+    seen = [sink._OpenTransaction(one.name, str(one.txn_id), OLDER.stamp.hex()) for one in (committed, left)]
     sink._abort(options, OLDER, lambda: seen)
     outcomes = sync_client.admin("transactions.outcomes", txns=[one.txn_id for one in (committed, left)])
     assert list(outcomes["outcomes"].values()) == ["COMMITTED", "ABORTED"]

@@ -36,7 +36,7 @@ class UpTo(NamedTuple):
         return UpTo(message.entry.positions, message.entry.count, message.index)
 
 
-class _Run(NamedTuple):
+class _MessageRun(NamedTuple):
     """Messages `first` to `last` of the entry at `position`, handed out at one place. `up_to`: the furthest message of
     the segment until then, a different one after a redelivery."""
 
@@ -64,15 +64,15 @@ class _Runs:
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, at: int) -> _Run:
+    def __getitem__(self, at: int) -> _MessageRun:
         place, position, last = self.places[at], self._positions[at], self._lasts[at]
         up_to = self._further.get(place) or UpTo((position,), self._messages[at], last)
-        return _Run(place, position, self._firsts[at], last, up_to)
+        return _MessageRun(place, position, self._firsts[at], last, up_to)
 
-    def __iter__(self) -> Iterator[_Run]:
+    def __iter__(self) -> Iterator[_MessageRun]:
         return (self[at] for at in range(len(self)))
 
-    def append(self, run: _Run) -> None:
+    def append(self, run: _MessageRun) -> None:
         self.places.append(run.place)
         self._positions.append(run.position)
         self._firsts.append(run.first)
@@ -182,7 +182,7 @@ class Delivered:
             return
         place = self.order.next()
         places.append((last, place))
-        self._runs.append(_Run(place, position, first, last, up_to))
+        self._runs.append(_MessageRun(place, position, first, last, up_to))
         if len(self._runs) >= self._compact_at:
             runs, self._runs = self._runs, _Runs()
             for run in runs:
@@ -229,7 +229,7 @@ class Delivered:
         self._unacked.clear()
 
 
-def _names(named: Mapping[Position, int], run: _Run) -> bool:
+def _names(named: Mapping[Position, int], run: _MessageRun) -> bool:
     """Whether these bitmaps name any of its messages."""
     bits = named.get(run.position, 0)
     return bool(bits and bits >> run.first & (1 << run.last - run.first + 1) - 1)

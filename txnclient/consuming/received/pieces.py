@@ -82,7 +82,7 @@ class LargeEntry(ReceivedEntry):
         return self._block
 
 
-class _Value:
+class _ArrivingValue:
     __slots__ = ("bytes", "chunk_id", "found", "pieces")
 
     def __init__(self, chunk_id: int, pieces: int) -> None:
@@ -97,7 +97,7 @@ class Pieces:
 
     def __init__(self, *, in_order: bool) -> None:
         self._in_order = in_order
-        self._values: dict[_Key, _Value] = {}
+        self._values: dict[_Key, _ArrivingValue] = {}
         self._bytes = 0
         self.passed: list[Position] = []
         """Positions of pieces that will never be complete; the acking side takes and clears them."""
@@ -124,7 +124,7 @@ class Pieces:
                 self.passed.append(entry.position)
                 return None
         if value is None:
-            value = self._values[key] = _Value(piece.chunk_id, piece.pieces)
+            value = self._values[key] = _ArrivingValue(piece.chunk_id, piece.pieces)
         elif not self._in_order and value.pieces != piece.pieces:
             # ▲ Brokers look at each piece by itself. Counted on, another one would be looked up that has not come.
             raise DataCorrupt(
@@ -150,7 +150,7 @@ class Pieces:
         metadata = entry.metadata
         return metadata.producer, metadata.incarnation, -1 if self._in_order else piece.chunk_id
 
-    def _remove(self, key: _Key) -> _Value:
+    def _remove(self, key: _Key) -> _ArrivingValue:
         value = self._values.pop(key)
         self._bytes -= value.bytes
         return value
