@@ -230,9 +230,6 @@ class Directory:
     async def wait_owner(self, segment: str, *, timeout_s: float = 10.0) -> OwnerInfo:
         return await self.wait_until(lambda: self.owner(segment), timeout_s=timeout_s, what=f"an owner of {segment}")
 
-    async def wait_leader(self, what: str, *, timeout_s: float = 10.0) -> MemberInfo:
-        return await self.wait_until(lambda: self.leader(what), timeout_s=timeout_s, what=f"a holder of leader/{what}")
-
     # ---- look-ups ---------------------------------------------------------------------------------------------------
 
     def topic(self, path: str) -> Topology | None:

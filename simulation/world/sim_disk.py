@@ -167,13 +167,6 @@ class SimDisk:
                 begin, end = max(start, file.durable), min(start + sector, len(file.data))
                 file.data[begin:end] = bytes(end - begin)
 
-    def flip_bit(self, key: Key) -> int:
-        """Damages one bit somewhere in a ledger; returns its offset in the file."""
-        file = self.files[key]
-        offset = self.random.randrange(len(file.data))
-        file.data[offset] ^= 1 << self.random.randrange(8)
-        return offset
-
     def damage(self, key: Key, part: Part, chance: random.Random) -> Damage | None:
         """Flips a bit on the disk for good: in the durable part of a ledger, or anywhere in a small file. None if there
         is none."""

@@ -18,11 +18,6 @@ class PieceHead(NamedTuple):
     number: int
     pieces: int
 
-    @property
-    def is_last(self) -> bool:
-        """Whether it ends its value. ▲ The value may still be hidden: see `WholeHeads`."""
-        return self.number + 1 == self.pieces
-
 
 class EntryHead(NamedTuple):
     """One stored entry without its messages. `size_bytes`: its stored, compressed size. `aborted`: known to be aborted,

@@ -40,7 +40,7 @@ def lease_of_leader(etcd: MemoryEtcd) -> int:
 @virtual_time
 async def test_of_two_controllers_one_leads_and_the_other_says_where_it_is() -> None:
     async with running(MemoryEtcd(LoopClock()), "a", "b") as [a, b]:
-        await b.directory.wait_leader(CONTROLLER)
+        await b.directory.wait_until(lambda: b.directory.leader(CONTROLLER), timeout_s=10.0, what="a leader")
         assert a.controller.leading
         assert not b.controller.leading
         for request in (

@@ -74,7 +74,7 @@ async def check_follows_everything(store: MetadataStore, directory: Directory) -
 
     await directory.wait_revision(topic_revision)
     await directory.wait_revision(last, prefix=keys.ASSIGNMENT)
-    await directory.wait_leader(CONTROLLER)
+    await directory.wait_until(lambda: directory.leader(CONTROLLER), timeout_s=10.0, what="a leader")
     topology = directory.topic(TOPIC)
     assert topology is not None
     assert len(topology.active) == 2

@@ -230,7 +230,8 @@ async def test_the_cluster_is_answered_then_pushed() -> None:
     etcd = MemoryEtcd(LoopClock())
     async with serving(etcd) as served:
         await served.process.controller.wait_leading(timeout_s=5.0)
-        await served.process.directory.wait_leader("controller")
+        directory = served.process.directory
+        await directory.wait_until(lambda: directory.leader("controller"), timeout_s=10.0, what="a leader")
         client = await served.client()
         first = (await client.call(WATCH_CLUSTER)).cluster
         assert (first.controller_address, len(first.brokers), len(first.coordinators)) == ("a:1", 0, 0)

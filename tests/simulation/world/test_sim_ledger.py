@@ -157,7 +157,8 @@ async def test_a_flipped_bit_is_found(seed: int) -> None:
     for number in range(30):
         writer.append(b"entry-%d" % number)
         await writer.sync()
-    disk.flip_bit((SEGMENT, 1))
+    data = disk.files[SEGMENT, 1].data
+    data[disk.random.randrange(len(data))] ^= 1 << disk.random.randrange(8)
     with pytest.raises(DataCorrupt, match=r"1\.ledger: "):
         await SimLedgerStore(disk).fence(SEGMENT, 1)
 

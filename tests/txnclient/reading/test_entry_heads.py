@@ -70,7 +70,3 @@ def test_a_column_that_is_too_short_makes_no_page_of_fewer_heads() -> None:
         heads_of(pb.ScanEntriesOk(columns=columns))
     columns.sizes_bytes.append(1)
     assert len(heads_of(pb.ScanEntriesOk(columns=columns))) == 2
-
-
-def test_the_last_piece_says_so() -> None:
-    assert [PieceHead("p", 1, 1, number, 3).is_last for number in range(3)] == [False, False, True]
