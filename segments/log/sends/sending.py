@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import NamedTuple, Protocol
 
@@ -74,6 +75,29 @@ class Budget:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
+
+
+class SendsInFlight:
+    """Counts what one segment has in flight; its bytes count in the broker's `budget`, too."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.entries = 0
+        """Admitted, and neither acked nor failed."""
+        self.bytes = 0
+        """Of those, and of what is held back during a seal."""
+        self.idle = asyncio.Event()
+        """Set while no entry is in flight."""
+        self.idle.set()
+
+    def count(self, entries: int, size: int) -> None:
+        self.entries += entries
+        self.bytes += size
+        self.budget.bytes += size
+        if self.entries == 0:
+            self.idle.set()
+        else:
+            self.idle.clear()
 
 
 class PipelineEvents(Protocol):

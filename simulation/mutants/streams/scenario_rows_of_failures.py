@@ -20,8 +20,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-before-its-op-stays-in-flight",
         rule="an entry that fails before its op was sent is in flight no more (L8)",
         section="§6",
-        file="segments/log/sends/pipeline.py",
-        old=("        for _ in range(len(items) - len(live)):\n            self._op_settled(txn_id, recorded=False)\n"),
+        file="segments/log/sends/op_records.py",
+        old=("        for _ in range(len(items) - len(live)):\n            self.settled(txn_id, recorded=False)\n"),
         new="",
         tests=(f"{PRODUCING}test_l8_what_fails_before_its_op_was_sent_holds_no_reader_back",),
         why_tests=ROW,
@@ -30,10 +30,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="op-behind-a-failed-entry-stays-in-flight",
         rule="an op that lands once its entry has failed is in flight no more (L8)",
         section="§6",
-        file="segments/log/sends/pipeline.py",
+        file="segments/log/sends/op_records.py",
         old=(
             "            if item.admitted.failed:\n"
-            "                self._op_settled(txn_id, recorded=True)  # an op without an entry: deleted when the "
+            "                self.settled(txn_id, recorded=True)  # an op without an entry: deleted when the "
             "transaction ends\n"
         ),
         new="",

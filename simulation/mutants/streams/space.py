@@ -213,11 +213,15 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§7",
         file="segments/log/sends/pipeline.py",
         old=(
-            "            self._budget.bytes -= size\n"
+            "            self._in_flight.count(0, -len(one.entry.data))\n"
             "            try:\n"
             "                self.send(one.line, one.token, one.entry, one.reply)\n"
         ),
-        new="            try:\n                self.send(one.line, one.token, one.entry, one.reply)\n",
+        new=(
+            "            self._in_flight.bytes -= len(one.entry.data)\n"
+            "            try:\n"
+            "                self.send(one.line, one.token, one.entry, one.reply)\n"
+        ),
         tests=(
             "tests/segments/subscription/test_backpressure.py::"
             "test_sends_held_back_and_then_admitted_weigh_once_on_the_bound_over_all_segments",

@@ -286,7 +286,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="op-gate-stops-at-failed-claim",
         rule="behind a refused first op a claim that has failed meanwhile holds up no other (L8)",
         section="§4",
-        file="segments/log/sends/pipeline.py",
+        file="segments/log/sends/op_records.py",
         old="                    self._send_op(live, txn_id, first=True)\n                    break\n",
         new="                    self._send_op(live, txn_id, first=True)\n                break\n",
         tests=(
