@@ -14,17 +14,11 @@ from txnclient.consuming.feeds.inbox import Inbox
 from txnclient.consuming.feeds.receiver import Receiver
 from txnclient.consuming.places.positions import NextMessage, Positions, TopicPositions, layout_with, start_in
 from txnclient.consuming.places.reader_ends import latest_ends, starts_by_time
-from txnclient.consuming.places.starts import (
-    StartArgument,
-    check_prefetch,
-    check_topic_of,
-    isolation_to_wire,
-    start_to_wire,
-    topics_of,
-)
+from txnclient.consuming.places.starts import StartArgument, check_topic_of, start_to_wire, topics_of
 from txnclient.consuming.received.message import Message
-from txnclient.reading.cuts import SharedCuts, check_at_least
+from txnclient.reading.cuts import SharedCuts
 from txnclient.reading.reader_feed import ReaderFeed, behind
+from txnclient.reading.reading_range import DividedPrefetch, ReadingRange, check_bounds
 from txnclient.reading.snapshot import Snapshot, Span
 from txnclient.reading.standing import HandedOut, named_by
 from txnclient.serializers import Serializer, V
@@ -59,31 +53,11 @@ class ReaderImpl(Generic[V]):
         serializer: Serializer[V] | None,
         on_closed: Callable[[ReaderImpl[V]], None],
     ) -> None:
-        if not isinstance(end, Snapshot) and end not in (None, "latest"):
-            raise InvalidArgument(f"end {end!r}: expected None, 'latest' or a Snapshot")
-        check_prefetch(prefetch, prefetch_bytes)
-        check_at_least(at_least)
-        if at_least and end is None:
-            raise InvalidArgument("at_least is for readers with an end: one without an end sees every commit")
-        if isinstance(end, Snapshot) and end.revision < at_least:
-            raise InvalidArgument(f"the snapshot belongs to revision {end.revision}, and at_least asks for {at_least}")
+        check_bounds(end, at_least, prefetch, prefetch_bytes)
         self.topics = topics_of(topics)
-        self._isolation = isolation_to_wire(isolation)
-        check_topic_of(start, self.topics)
-        self._start = start
-        self._start_on_wire = pb.Start() if isinstance(start, Snapshot) else start_to_wire(start)
-        self._bounded = end is not None
-        self._end = end
-        self._at_least = at_least
+        self._range = ReadingRange.asked(self.topics, start=start, end=end, at_least=at_least, isolation=isolation)
+        self._prefetch = DividedPrefetch(prefetch, prefetch_bytes)
         self._cuts = cuts
-        self._cut = end if isinstance(end, Snapshot) else None
-        self._span = _span(start, end)
-        if self._span is not None and self._isolation != pb.ISOLATION_READ_COMMITTED:
-            raise InvalidArgument("a snapshot has only committed messages: read it with isolation 'read_committed'")
-        self._prefetch = prefetch
-        self._window = prefetch
-        self._prefetch_bytes = prefetch_bytes
-        self._window_bytes = prefetch_bytes
         self._tasks = OwnedTasks()
         self._session = session.with_tasks(self._tasks)
         self._receiver = Receiver(session, "reader", serializer)
@@ -110,21 +84,20 @@ class ReaderImpl(Generic[V]):
     async def open(self, deadline: Deadline) -> None:
         """Look up the topics and, for "latest", their current ends; for a start by time, the start positions. Raises
         `TopicNotFound`, `Timeout`; `InvalidArgument` if part of the span or the start message's segment is gone."""
-        await self._check_start(self._start, deadline)
+        await self._check_start(self._range.start, deadline)
         self._lives = {layout.topic: layout.life for layout in self._layouts()}
-        if self._span is not None:
-            await self._wait_known(self._span, deadline)
-        if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:
+        if self._range.span is not None:
+            await self._wait_known(self._range.span, deadline)
+        if self._range.end == "latest" and self._range.committed:
             # ▲ One cut over all segments: of owners asked separately, one may know a commit that another does not, and
             # the reader would read part of a transaction.
-            self._cut = await self._cuts.take(self.topics, self._at_least, deadline)
-            self._span = Span(self._start if isinstance(self._start, Snapshot) else None, self._cut)
-            await self._wait_known(self._span, deadline)
-        if self._cut is not None and self._span is not None:
-            self._ends.update(self._span.ends(self.topics))
-        elif self._end == "latest" or self._start == "latest":
+            cut = await self._cuts.take(self.topics, self._range.at_least, deadline)
+            await self._wait_known(self._range.end_at(cut), deadline)
+        if self._range.cut is not None and self._range.span is not None:
+            self._ends.update(self._range.span.ends(self.topics))
+        elif self._range.end == "latest" or self._range.start == "latest":
             self._ends = await self._latest_ends(deadline)
-        self._since = await self._starts_by_time(self._start_on_wire, deadline)
+        self._since = await self._starts_by_time(self._range.start_on_wire, deadline)
         self._share_window()
         self._advance()
         self._tasks.start(self._follow_layouts(), name="reader layouts", on_failed=self._receiver.fail)
@@ -141,8 +114,8 @@ class ReaderImpl(Generic[V]):
         return await latest_ends(
             self._session,
             self.topics,
-            committed=self._isolation == pb.ISOLATION_READ_COMMITTED,
-            min_revision=self._at_least if self._span is None else self._span.revision,
+            committed=self._range.committed,
+            min_revision=self._range.at_least if self._range.span is None else self._range.span.revision,
             deadline=deadline,
         )
 
@@ -168,7 +141,7 @@ class ReaderImpl(Generic[V]):
     @property
     def snapshot(self) -> Snapshot | None:
         """The snapshot that the reader ends at; None without an end, and with isolation "read_uncommitted"."""
-        return self._cut
+        return self._range.cut
 
     # ---- the segments -----------------------------------------------------------------------------------------------
 
@@ -196,7 +169,7 @@ class ReaderImpl(Generic[V]):
             layout = self._session.directory.known_layout(topic)
             if layout is None or layout.is_another(self._lives.get(topic, 0)):
                 left = [path for path in self._ends if topic_of_segment(path) == topic and path not in self._ended]
-                if left or not self._bounded:
+                if left or not self._range.bounded:
                     self._receiver.fail(TopicNotFound(f"{topic} was deleted while it was read"))
 
     def _layouts(self) -> list[TopicLayout]:
@@ -209,45 +182,45 @@ class ReaderImpl(Generic[V]):
     def _may_begin(self, layout: TopicLayout, segment: SegmentInfo) -> bool:
         if segment.path in self._feeds or segment.path in self._ended:
             return False
-        if self._bounded and segment.path not in self._ends:
+        if self._range.bounded and segment.path not in self._ends:
             return False  # it was created after the end
         parents = [layout.segments[parent].path for parent in segment.parents if parent in layout.segments]
-        if self._bounded:  # a parent without an end is empty and about to leave the graph
+        if self._range.bounded:  # a parent without an end is empty and about to leave the graph
             parents = [path for path in parents if path in self._ends]
         return all(path in self._ended for path in parents)
 
     def _begin(self, layout: TopicLayout, segment: SegmentInfo) -> None:
-        end = self._ends.get(segment.path) if self._bounded else None
+        end = self._ends.get(segment.path) if self._range.bounded else None
         start = self._start_of(layout, segment)
-        if start is None or (self._bounded and (end is None or end <= self._after(segment.path))):
+        if start is None or (self._range.bounded and (end is None or end <= self._after(segment.path))):
             self._ended[segment.path] = None
             return
         self._feeds[segment.path] = ReaderFeed(
             self._session,
             self._receiver,
             segment.path,
-            Inbox(max(1, self._window), keeps_holds=False, window_bytes=self._window_bytes),
+            Inbox(max(1, self._prefetch.messages), keeps_holds=False, window_bytes=self._prefetch.bytes),
             start=start,
             end=end,
-            isolation=self._isolation if self._cut is None else pb.ISOLATION_SNAPSHOT,
-            span=self._span,
+            isolation=self._range.isolation if self._range.cut is None else pb.ISOLATION_SNAPSHOT,
+            span=self._range.span,
             on_end=lambda: self._may_be_ending(segment.path),
         )
 
     def _after(self, path: str) -> Position:
         """The position after which reading begins, as far as it is known here."""
-        if self._start == "latest":
+        if self._range.start == "latest":
             return self._ends.get(path, EARLIEST)
-        return EARLIEST if self._span is None else self._span.after(path)
+        return EARLIEST if self._range.span is None else self._range.span.after(path)
 
     def _start_of(self, layout: TopicLayout, segment: SegmentInfo) -> pb.Start | None:
         """Where to begin in a segment; None if all of it lies before the reader's start."""
-        if isinstance(self._start, Positions):
-            found = start_in(self._start.topics.get(layout.topic), layout, segment)
+        if isinstance(self._range.start, Positions):
+            found = start_in(self._range.start.topics.get(layout.topic), layout, segment)
             return found if found.segment in ("", segment.path) else None
-        if isinstance(self._start, MessageId):
+        if isinstance(self._range.start, MessageId):
             # All messages of a parent are older than its children.
-            positioned = layout.segment_by_path(self._start.segment)
+            positioned = layout.segment_by_path(self._range.start.segment)
             if positioned is not None and _is_ancestor(layout, segment, positioned):
                 return None
         after = self._after(segment.path)
@@ -255,10 +228,10 @@ class ReaderImpl(Generic[V]):
             # The start was fixed when the reader was opened, so a lost connection skips nothing. ▲ It is explicit even
             # at the beginning, so that the broker refuses the read if it has trimmed messages after it.
             return behind(segment.path, after)
-        if self._start_on_wire.timestamp_ms:
+        if self._range.start_on_wire.timestamp_ms:
             return self._start_by_time(segment.path)
         # ▲ A segment created since "latest" was looked up, or empty then, is read from its beginning.
-        return pb.Start(earliest=True) if self._start == "latest" else self._start_on_wire
+        return pb.Start(earliest=True) if self._range.start == "latest" else self._range.start_on_wire
 
     def _start_by_time(self, path: str) -> pb.Start:
         """▲ The start was fixed when the reader was opened, so a lost connection skips nothing. A segment created since
@@ -267,7 +240,7 @@ class ReaderImpl(Generic[V]):
             return pb.Start(earliest=True)
         before = self._since[path]
         if before is None:
-            return self._start_on_wire
+            return self._range.start_on_wire
         return pb.Start(earliest=True) if before == EARLIEST else behind(path, before)
 
     def _may_be_ending(self, path: str) -> None:
@@ -291,18 +264,18 @@ class ReaderImpl(Generic[V]):
         """▲ A split or merge that is given up undoes its seal, and the segment goes on: only the topic's layout proves
         that it has ended."""
         segment = self._session.directory.segment(feed.segment)
-        return self._bounded or feed.gone or (segment is not None and segment.state != ACTIVE)
+        return self._range.bounded or feed.gone or (segment is not None and segment.state != ACTIVE)
 
     def _leave(self, path: str, feed: ReaderFeed) -> None:
         del self._ending[path], self._feeds[path]
         self._ended[path] = None
         feed.close()
-        if not feed.told_end and self._cut is not None and (feed.received or self._continues(path)):
+        if not feed.told_end and self._range.cut is not None and (feed.received or self._continues(path)):
             # ▲ Reading on after a gap would show part of a transaction.
             self._receiver.fail(_lost(path))
 
     def _continues(self, path: str) -> bool:
-        return self._span is not None and self._span.continues(topic_of_segment(path))
+        return self._range.span is not None and self._range.span.continues(topic_of_segment(path))
 
     async def _follow_layouts(self) -> None:
         while True:
@@ -318,17 +291,15 @@ class ReaderImpl(Generic[V]):
     def _share_window(self) -> None:
         """Divide `prefetch` among the active segments."""
         active = max(1, sum(len(layout.active) for layout in self._layouts()))
-        window, window_bytes = self._prefetch // active, self._prefetch_bytes // active
-        if (window, window_bytes) != (self._window, self._window_bytes):
-            self._window, self._window_bytes = window, window_bytes
+        if self._prefetch.divide(active):
             for feed in self._feeds.values():
-                feed.set_window(window, window_bytes)
+                feed.set_window(self._prefetch.messages, self._prefetch.bytes)
 
     @property
     def ended(self) -> bool:
         """Whether everything up to the end has been delivered and handed out: ▲ False after a failure."""
         return (
-            self._bounded
+            self._range.bounded
             and not self._receiver.failed
             and all(path in self._ended for path in self._ends)
             and not self._buffered()
@@ -342,7 +313,7 @@ class ReaderImpl(Generic[V]):
     def positions(self) -> Positions:
         """See `Reader.positions`."""
         self._session.expect_here()
-        if self._span is not None:
+        if self._range.span is not None:
             # ▲ It goes past transactions that are open at the snapshot: a reader that starts behind them misses them.
             raise InvalidArgument("a reader of a snapshot has no positions: continue with start=reader.snapshot")
         if self._at_close is not None:
@@ -371,7 +342,7 @@ class ReaderImpl(Generic[V]):
     async def seek(self, start: StartArgument, *, timeout: float | None = None) -> None:
         """See `Reader.seek`."""
         await self._expect_open()
-        if self._bounded or isinstance(self._start, Snapshot) or isinstance(start, Snapshot):
+        if self._range.bounded or isinstance(self._range.start, Snapshot) or isinstance(start, Snapshot):
             raise InvalidArgument("a reader with an end, or of a snapshot, does not seek: open another one")
         on_wire, deadline = start_to_wire(start), self._session.deadline(timeout)
         check_topic_of(start, self.topics)
@@ -384,7 +355,8 @@ class ReaderImpl(Generic[V]):
             feed.close()
         for one in (self._feeds, self._ending, self._ended):
             one.clear()
-        self._start, self._start_on_wire, self._ends, self._since = start, on_wire, ends, since
+        self._range.start, self._range.start_on_wire = start, on_wire
+        self._ends, self._since = ends, since
         self._standing = HandedOut()
         self._advance()
 
@@ -446,7 +418,7 @@ class ReaderImpl(Generic[V]):
         if self._closed:
             return
         self._session.expect_here()
-        if self._span is None:
+        if self._range.span is None:
             self._at_close = self.positions()  # ▲ before the pieces of large values are dropped
         self._closed = True
         self._on_closed(self)
@@ -487,10 +459,3 @@ def _check_there(start: object, layout: TopicLayout) -> None:
             f"cannot start at message {start}: {layout.topic} has no such segment: it belonged to a deleted topic of "
             "this name, or all its messages were trimmed; start by time, or at 'earliest'"
         )
-
-
-def _span(start: StartArgument | Snapshot, end: str | Snapshot | None) -> Span | None:
-    since, until = (one if isinstance(one, Snapshot) else None for one in (start, end))
-    if until is not None and start == "latest":
-        raise InvalidArgument("start 'latest' is after every snapshot: begin at 'earliest' or at an older snapshot")
-    return None if since is None and until is None else Span(since, until)

@@ -10,8 +10,8 @@ MUTANTS = (
         rule="a read to latest over several segments ends at one revision in all of them",
         section="§10",
         file="txnclient/reading/reader_impl.py",
-        old='if self._end == "latest" and self._isolation == pb.ISOLATION_READ_COMMITTED:',
-        new='if self._end == "latest" and self._isolation != self._isolation:',
+        old='if self._range.end == "latest" and self._range.committed:',
+        new='if self._range.end == "latest" and False:',
         tests=(
             "tests/reads/test_reader_cuts.py::test_a_read_to_latest_holds_each_transaction_whole_however_late_an_owner_hears",
         ),

@@ -193,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§8",
         file="txnclient/reading/reader_impl.py",
         old="            if not named and None not in self._since.values():\n",
-        new="            if not named and not self._start_on_wire.timestamp_ms:\n",
+        new="            if not named and not self._range.start_on_wire.timestamp_ms:\n",
         tests=(
             "tests/txnclient/reading/test_reader_positions.py::"
             "test_they_name_something_where_all_that_was_there_at_the_opening_has_gone",
@@ -336,7 +336,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a reader that has handed out everything up to its end has ended, whatever becomes of its topic",
         section="§10",
         file="txnclient/reading/reader_impl.py",
-        old="                if left or not self._bounded:\n",
+        old="                if left or not self._range.bounded:\n",
         new="                if left is not None:\n",
         tests=(LAYOUTS + "test_a_reader_that_has_handed_out_everything_has_ended_also_where_its_topic_is_deleted",),
         why_tests=NOT_DELETED,

@@ -155,8 +155,8 @@ MUTANTS = (
         rule="of two clients that connect at once the slower one reads the epoch anew (K3)",
         section="§9",
         file="txnclient/transactions/transaction_keys.py",
-        old='                _log.debug("somebody else was faster: %s", error)\n                self._connect = None\n',
-        new='                _log.debug("somebody else was faster: %s", error)\n',
+        old='                _log.debug("another client was first: %s", error)\n                self._connect = None\n',
+        new='                _log.debug("another client was first: %s", error)\n',
         tests=(
             "tests/test_transaction_keys.py::"
             "test_k3_of_clients_that_connect_at_once_each_becomes_the_holder_and_the_last_one_stays_it",
