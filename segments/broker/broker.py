@@ -79,30 +79,13 @@ class Broker:
         self._random = random
         self._directory = directory
         self._on_failed = on_failed
-        # ▲ One counter for the process, never restarted: it is part of every op key.
-        counter: Iterator[int] = count(1)
         self._housekeeper = Housekeeper(directory, self.settings, lambda: self._owned.serving)
         self._load = LoadReporter(
             store, clock, lambda: self._owned.serving.values(), every_s=self.settings.load_sample_s
         )
         self._lag_reads = asyncio.Semaphore(LAG_READS)
         self._lags = LagSampler(clock, lambda: self._owned.serving.values(), every_s=self.settings.lag_sample_s)
-        budget = Budget(self.settings.broker_inflight_bytes)
-        self._shared = BrokerContext(
-            store=store,
-            clock=clock,
-            settings=self.settings,
-            decisions=DecisionWatch(store, clock, on_failed=self._broken),
-            clean_up=CleanUp(store, clock),
-            budget=budget,
-            room=FreeSpace(ledgers, min_free_bytes=self.settings.min_free_bytes, in_flight=lambda: budget.bytes),
-            shares=DeliveryShares(self.settings),
-            caches=CacheShares(self.settings),
-            measures=Measures(),
-            op_counter=counter.__next__,
-            topology=lambda topic_path: directory.topics().get(topic_path),
-            wake_housekeeping=self._housekeeper.wake,
-        )
+        self._shared = self._new_context()
         self._owned = OwnedSegments(self._shared, ledgers, directory, broker_id=broker_id)
         self._former_selves = FormerSelves()
         self.namesake: str | None = None
@@ -110,6 +93,26 @@ class Broker:
         self._main: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._closed = False
+
+    def _new_context(self) -> BrokerContext:
+        # ▲ One counter for the process, never restarted: it is part of every op key.
+        counter: Iterator[int] = count(1)
+        settings, budget = self.settings, Budget(self.settings.broker_inflight_bytes)
+        return BrokerContext(
+            store=self._store,
+            clock=self._clock,
+            settings=settings,
+            decisions=DecisionWatch(self._store, self._clock, on_failed=self._broken),
+            clean_up=CleanUp(self._store, self._clock),
+            budget=budget,
+            room=FreeSpace(self._ledgers, min_free_bytes=settings.min_free_bytes, in_flight=lambda: budget.bytes),
+            shares=DeliveryShares(settings),
+            caches=CacheShares(settings),
+            measures=Measures(),
+            op_counter=counter.__next__,
+            topology=lambda topic_path: self._directory.topics().get(topic_path),
+            wake_housekeeping=self._housekeeper.wake,
+        )
 
     @property
     def segments(self) -> dict[str, Segment]:
