@@ -74,8 +74,7 @@ async def serve(settings: ServerSettings) -> None:
         server = Server(
             settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
         )
-        pauses = Pauses(clock)
-        server.longest_pause_s, server.longest_pause_cpu_s = pauses.longest_s, pauses.longest_work_s
+        server.pauses = pauses = Pauses(clock)
         with server.tasks.in_charge():
             own = (
                 restarted(pauses.run, name="pauses"),

@@ -36,11 +36,13 @@ from txnctl.admin.role_calls import RoleCalls
 from txnctl.metrics.statistics import ServerStatistics, StoreStatistics
 from txnctl.process.founding import found_cluster
 from txnctl.process.name_settings import name_settings
+from txnctl.process.pauses import Pauses
+from txnctl.process.role_failure import RoleFailure
 from txnctl.process.settings import ServerSettings
 from txnctl.process.sweeper import Maintainer, SweeperSettings
 from txnstore.access.store_client import StoreClient
 from txnstore.cluster_clock import ClusterClock
-from txnwire.errors import InternalError, Overloaded, TxnError
+from txnwire.errors import Overloaded, TxnError
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
 from txnwire.tasks import Tasks, errand, restarted
 from txnwire.transport.calls import Service, serve_connection
@@ -85,19 +87,16 @@ class Server:
         self._closing = AsyncExitStack()
         self._ready = asyncio.Event()
         self._closed = False
-        self.tasks = Tasks(clock.monotonic, on_fatal=self._role_failed)
+        self._failure = RoleFailure()
+        self.tasks = Tasks(clock.monotonic, on_fatal=self._failure.met)
         """Services that must live as long as this process, and their ends."""
-        self._failure = asyncio.Event()
-        self._failed_with: BaseException | None = None
         self._connections = 0
         self._started_s = clock.monotonic()
         self.sweeper: Maintainer | None = None
         self.admin_address: str | None = None
         """Where `/healthz`, `/readyz` and `/metrics` are served, host:port; set by the process that serves them."""
-        self.longest_pause_s: Callable[[], float] = lambda: 0.0
+        self.pauses: Pauses | None = None
         """Pauses of the event loop; set by the process that measures them."""
-        self.longest_pause_cpu_s: Callable[[], float] = lambda: 0.0
-        """CPU time of its thread within one pause, likewise."""
         self.address = ""
         self.advertised = ""
         self.directory = Directory(store, clock)
@@ -114,12 +113,7 @@ class Server:
 
     async def wait_failed(self) -> BaseException:
         """Returns once a role has ended by a defect: otherwise the process would keep its name and serve nothing."""
-        await self._failure.wait()
-        return self._failed_with or InternalError("a role has failed")
-
-    def _role_failed(self, error: BaseException) -> None:
-        self._failed_with = self._failed_with or error
-        self._failure.set()
+        return await self._failure.wait()
 
     async def start(self) -> None:
         """Binds, follows the cluster, starts every role. Raises the error of a role that could not start, and leaves
@@ -165,7 +159,7 @@ class Server:
 
     async def _watch_store(self) -> None:
         """Ends this process on an etcd restored from a backup, which does not know what the process has done since."""
-        self._role_failed(await self._store.wait_unfit())
+        self._failure.met(await self._store.wait_unfit())
 
     async def _stop_guard(self) -> None:
         self._guard.cancel()
@@ -259,7 +253,7 @@ class Server:
             broker_id=self._settings.id,
             address=self.advertised,
             directory=self.directory,
-            on_failed=self._role_failed,
+            on_failed=self._failure.met,
         )
         await self.broker.start()
         self._closing.push_async_callback(self.broker.close)
@@ -304,8 +298,8 @@ class Server:
 
     def not_ready(self) -> str | None:
         """Why this process should get no work now; None if it may."""
-        if self._failed_with is not None:
-            return f"a role has failed: {self._failed_with!r}"
+        if self._failure.error is not None:
+            return f"a role has failed: {self._failure.error!r}"
         if self._closed:
             return "it is going down"
         if not self._ready.is_set():
@@ -353,8 +347,8 @@ class Server:
             segments=len(paths),
             unowned_segments=sum(1 for path in paths if path not in owners),
             task_failures=dict(self.tasks.failures),
-            longest_pause_s=self.longest_pause_s(),
-            longest_pause_cpu_s=self.longest_pause_cpu_s(),
+            longest_pause_s=0.0 if self.pauses is None else self.pauses.longest_s(),
+            longest_pause_cpu_s=0.0 if self.pauses is None else self.pauses.longest_work_s(),
             clock_ahead_s=self.cluster_clock.ahead_s,
             store=StoreStatistics(
                 commits=self._store.statistics(),

@@ -386,7 +386,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a server ends once its etcd is found to have gone back (E8)",
         section="§4",
         file="txnctl/process/server.py",
-        old="        self._role_failed(await self._store.wait_unfit())\n",
+        old="        self._failure.met(await self._store.wait_unfit())\n",
         new="        await self._store.wait_unfit()\n",
         tests=(
             "tests/txnctl/process/test_role_failure.py::test_e8_a_server_whose_etcd_is_found_to_have_gone_back_ends",
