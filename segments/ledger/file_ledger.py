@@ -35,17 +35,6 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class FileLedgerStatistics:
-    """Counts since the store was opened. `sync_seconds` is the sum over `syncs` (encode, write and fdatasync)."""
-
-    syncs: int
-    sync_seconds: float
-    slowest_sync_seconds: float
-    written_bytes: int
-    disk_reads: int
-
-
-@dataclass(frozen=True, slots=True)
 class _EndedLedger:
     """An open ledger file that this process does not write, with the result of its scan."""
 
@@ -204,24 +193,10 @@ class FileLedgerStore:
         """Number of entries of ledgers whose writer could not record where they end."""
         self._mark: str | None = None
         """The folder's mark, once known."""
-        self._syncs = 0
-        self._sync_seconds = 0.0
-        self._slowest = 0.0
-        self._written = 0
-        self._disk_reads = 0
 
     @property
     def kind(self) -> str:
         return "file"
-
-    def statistics(self) -> FileLedgerStatistics:
-        return FileLedgerStatistics(self._syncs, self._sync_seconds, self._slowest, self._written, self._disk_reads)
-
-    def count_sync(self, seconds: float, written: int) -> None:
-        self._syncs += 1
-        self._sync_seconds += seconds
-        self._slowest = max(self._slowest, seconds)
-        self._written += written
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
         self._expect_open()
@@ -353,7 +328,6 @@ class FileLedgerStore:
             at = reader_of(file.fd)
             return ledger_format.read_entries(at, marker, offset, first, last, max_bytes=max_bytes, where=where)
 
-        self._disk_reads += 1
         job = self.submit(read)
         file.use()
         job.add_done_callback(lambda _: file.done())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,7 +32,6 @@ class WriterHost(Protocol):
     async def read_file(
         self, file: OpenFile, marker: int, offset: int, first: int, last: int, max_bytes: int, where: str
     ) -> list[tuple[int, bytes]]: ...
-    def count_sync(self, seconds: float, written: int) -> None: ...
     def forget_writer(self, writer: FileLedgerWriter) -> None: ...
     def remember_end(self, segment: str, ledger_id: int, entries: int) -> None: ...
 
@@ -43,13 +41,11 @@ class _SyncRound(NamedTuple):
 
     starts: list[tuple[int, int]]
     written: int
-    seconds: float
     fenced: str | None
 
 
 def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths: LedgerPaths) -> _SyncRound:
     """In a thread: write, sync, ▲ then check the fence, before any entry is acked."""
-    begin = time.perf_counter()
     encoded = groups()
     if encoded.data:
         try:
@@ -63,7 +59,7 @@ def _sync_round(fd: int, groups: Callable[[], EncodedGroups], offset: int, paths
     fenced = fenced_by(fd, paths)
     if fenced is None:
         ledger_files.expect_in_place(fd, paths)  # ▲ a fence is not seen here after the file was moved
-    return _SyncRound(encoded.starts, len(encoded.data), time.perf_counter() - begin, fenced)
+    return _SyncRound(encoded.starts, len(encoded.data), fenced)
 
 
 def fenced_by(fd: int, paths: LedgerPaths) -> str | None:
@@ -208,7 +204,6 @@ class FileLedgerWriter:
         self._end += done.written
         self._last_confirmed += entries
         self._confirmed_bytes += size
-        self._store.count_sync(done.seconds, done.written)
 
     def _answer(self, futures: list[asyncio.Future[int]]) -> None:
         for future in futures:

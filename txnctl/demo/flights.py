@@ -24,7 +24,6 @@ from txnwire.errors import InvalidArgument
 FLIGHTS = "topic://public/nyc/flights"
 OUTCOMES = "topic://public/nyc/outcomes"
 TALLIES = "topic://public/nyc/tallies"
-ALL_FLIGHTS = 336_776
 FLIGHTS_FILE, AIRLINES_FILE, PLANES_FILE = "flights.csv.gz", "airlines.csv", "planes.csv"
 
 

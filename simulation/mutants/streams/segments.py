@@ -397,8 +397,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="the fence is looked at behind the sync, before anybody hears of it",
         section="§7",
         file="segments/ledger/file_ledger_writer.py",
-        old=("    begin = time.perf_counter()\n    encoded = groups()\n"),
-        new=("    begin, fenced = time.perf_counter(), fenced_by(fd, paths)\n    encoded = groups()\n"),
+        old="    encoded = groups()\n",
+        new="    fenced: str | None = fenced_by(fd, paths)\n    encoded = groups()\n",
         more=(
             Edit(
                 "segments/ledger/file_ledger_writer.py",
