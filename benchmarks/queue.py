@@ -4,18 +4,17 @@ a queue flows around it (V8)."""
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import msgspec
-import uvloop
 
 import txnclient
 from benchmarks.harness.cluster import bench_cluster
 from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.running import until_terminated
 from benchmarks.harness.scale import Scale
 from txnstore.etcd.lifetime import tied_to_parent
 
@@ -114,15 +113,5 @@ async def _receive(consumer: txnclient.Consumer, spans: dict[tuple[int, int], li
             await consumer.ack(messages)
 
 
-async def _main(url: str, out: Path) -> None:
-    task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    await _consume(url, out)
-
-
 if __name__ == "__main__":
-    try:
-        uvloop.run(_main(sys.argv[1], Path(sys.argv[2])))
-    except asyncio.CancelledError:
-        sys.exit(0)
+    until_terminated(_consume(sys.argv[1], Path(sys.argv[2])))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import msgspec
-import uvloop
 
 import txnclient
 from benchmarks.harness.cluster import TOPIC, bench_cluster
 from benchmarks.harness.load import Timings, at_rate
 from benchmarks.harness.result import Result, at_most, percentile
+from benchmarks.harness.running import until_terminated
 from benchmarks.harness.scale import Scale
 from txnstore.etcd.lifetime import tied_to_parent
 
@@ -76,15 +75,5 @@ async def _consume(url: str, out: Path) -> None:
         await asyncio.to_thread(out.write_bytes, msgspec.json.encode(seen))
 
 
-async def _main(url: str, out: Path) -> None:
-    task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    await _consume(url, out)
-
-
 if __name__ == "__main__":
-    try:
-        uvloop.run(_main(sys.argv[1], Path(sys.argv[2])))
-    except asyncio.CancelledError:
-        sys.exit(0)
+    until_terminated(_consume(sys.argv[1], Path(sys.argv[2])))

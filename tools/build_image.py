@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -237,8 +237,13 @@ def build_arguments(base: str, made_of: str) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tag", default=TAG)
+    return program(__doc__, "image", TAG, make, lock)
+
+
+def program(about: str | None, what: str, tag: str, make: Callable[[str], int], lock: Callable[[], object]) -> int:
+    """The command of either image: its options, and its exit code."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--tag", default=tag)
     parser.add_argument("--lock", action="store_true", help="only write the pinned requirements anew (needs `uv`)")
     arguments = parser.parse_args()
     if arguments.lock:
@@ -247,7 +252,7 @@ def main() -> int:
     try:
         return make(arguments.tag)
     except NotHere as error:
-        print(f"no image: {error}")
+        print(f"no {what}: {error}")
         return NOT_HERE
 
 

@@ -6,7 +6,6 @@ nothing where the image was made of the same files.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import sys
@@ -21,10 +20,8 @@ sys.path.insert(0, str(ROOT))
 
 from tools.build_image import (  # noqa: E402 (a program, found by its path)
     LOCKED,
-    NOT_HERE,
     SOURCES,
     SPARK_SOURCES,
-    NotHere,
     base_image,
     build_arguments,
     expect_engine,
@@ -32,6 +29,7 @@ from tools.build_image import (  # noqa: E402 (a program, found by its path)
     gather,
     label,
     lock_into,
+    program,
     run,
     tell,
 )
@@ -119,18 +117,7 @@ def make(tag: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tag", default=TAG)
-    parser.add_argument("--lock", action="store_true", help="only write the pinned requirements anew (needs `uv`)")
-    arguments = parser.parse_args()
-    if arguments.lock:
-        lock()
-        return 0
-    try:
-        return make(arguments.tag)
-    except NotHere as error:
-        print(f"no image of Spark: {error}")
-        return NOT_HERE
+    return program(__doc__, "image of Spark", TAG, make, lock)
 
 
 if __name__ == "__main__":

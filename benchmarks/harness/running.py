@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import uvloop
@@ -34,6 +36,18 @@ def main(benchmarks: Mapping[str, Benchmark], *, description: str | None, out: s
     names = [one for name in arguments.names for one in _named(benchmarks, name)]
     chosen = {name: benchmarks[name] for name in names or benchmarks}
     return uvloop.run(_run(chosen, arguments.out, Scale(quick=arguments.quick, share=arguments.share)))
+
+
+def until_terminated(work: Coroutine[object, object, None]) -> None:
+    """The program of another process of a benchmark: does `work` until SIGTERM ends it."""
+
+    async def run() -> None:
+        task = asyncio.ensure_future(work)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        with suppress(asyncio.CancelledError):
+            await task
+
+    uvloop.run(run())
 
 
 def _named(benchmarks: Mapping[str, Benchmark], name: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from coordinator_v5.settings import CoordinatorSettings
@@ -16,9 +17,32 @@ from tests.coordinator_v5.processes import (
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.store import Commit, Put, RangeResult
+from txnwire.ids import TxnId
 
 WEEK_MS = 7 * 24 * 3_600_000
+SOON = CoordinatorSettings(tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0)
+"""Outcomes expire after ten minutes."""
+OWN_BLOCKS = replace(SOON, id_block=4096)
+"""A successor takes ids of its own, so a block of its own."""
+
+
+async def decided(process: Process, etcd: MemoryEtcd) -> dict[TxnId, str]:
+    """A transaction whose header was collected."""
+    found = await run_transactions(process, 1)
+    await until(lambda: not headers(etcd), "the header to be collected")
+    return found
+
+
+async def decided_ahead_and_later(etcd: MemoryEtcd) -> tuple[Process, dict[TxnId, str], dict[TxnId, str]]:
+    """What was decided by a clock ten years ahead, and then by a successor, which is returned."""
+    former = await Process(etcd, "one", OWN_BLOCKS).start()
+    former.clock.step_ms = 520 * WEEK_MS
+    ahead = await decided(former, etcd)
+    await former.close()
+    process = await Process(etcd, "two", OWN_BLOCKS).start()
+    return process, ahead, await decided(process, etcd)
 
 
 @virtual_time
@@ -39,13 +63,9 @@ async def test_outcome_blocks_expire_after_seven_days_untouched() -> None:
 async def test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well() -> None:
     """They are listed once, and a coordinator may own an id for months."""
     etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    process = await Process(etcd, "one", settings).start()
+    process = await Process(etcd, "one", SOON).start()
     await asyncio.sleep(15)  # there are none yet
-    await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
+    await decided(process, etcd)
     process.clock.step_ms = 700_000
     await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=60)
     await process.close()
@@ -54,17 +74,13 @@ async def test_a_block_that_is_made_after_the_blocks_were_listed_expires_as_well
 @virtual_time
 async def test_a_block_that_is_made_as_the_blocks_are_listed_expires_as_well() -> None:
     etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    process = await Process(etcd, "one", settings).start()
+    process = await Process(etcd, "one", SOON).start()
     read, made = process.store.range, list[bytes]()
 
     async def made_meanwhile(start: bytes, end: bytes, **options: Any) -> RangeResult:
         found = await read(start, end, **options)
         if start.startswith(keys.TXN_OUTCOME) and not made:
-            await run_transactions(process, 1)
-            await until(lambda: not headers(etcd))
+            await decided(process, etcd)
             made.append(start)
         return found
 
@@ -80,17 +96,7 @@ async def test_a_block_that_is_made_as_the_blocks_are_listed_expires_as_well() -
 async def test_a_block_touched_in_the_future_holds_back_no_other_and_goes_in_its_time_here() -> None:
     """One stamp of a clock that ran ten years ahead kept all outcomes behind it for as long."""
     etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    process = await Process(etcd, "one", settings).start()
-    process.clock.step_ms = 520 * WEEK_MS
-    ahead = await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
-    await process.close()
-    process = await Process(etcd, "two", settings).start()
-    later = await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
+    process, ahead, later = await decided_ahead_and_later(etcd)
     blocks = within(etcd, keys.TXN_OUTCOME)
     assert len(blocks) == 2
     await asyncio.sleep(500)
@@ -102,17 +108,7 @@ async def test_a_block_touched_in_the_future_holds_back_no_other_and_goes_in_its
 @virtual_time
 async def test_a_block_touched_in_the_future_holds_back_no_other() -> None:
     etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    process = await Process(etcd, "one", settings).start()
-    process.clock.step_ms = 520 * WEEK_MS
-    ahead = await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
-    await process.close()
-    process = await Process(etcd, "two", settings).start()
-    await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
+    process, ahead, _ = await decided_ahead_and_later(etcd)
     process.clock.step_ms = 700_000
     await until(lambda: len(within(etcd, keys.TXN_OUTCOME)) == 1, within_s=60)
     await check_outcomes(process, ahead)
@@ -122,13 +118,9 @@ async def test_a_block_touched_in_the_future_holds_back_no_other() -> None:
 @virtual_time
 async def test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it() -> None:
     etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, id_block=4096, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
-    for name in ("one", "two"):  # a successor takes ids of its own, so a block of its own
-        process = await Process(etcd, name, settings).start()
-        await run_transactions(process, 1)
-        await until(lambda: not headers(etcd))
+    for name in ("one", "two"):
+        process = await Process(etcd, name, OWN_BLOCKS).start()
+        await decided(process, etcd)
         if name == "one":
             await process.close()
     first, _ = within(etcd, keys.TXN_OUTCOME)
@@ -141,14 +133,10 @@ async def test_an_outcome_block_that_cannot_be_read_holds_back_none_behind_it() 
 @virtual_time
 async def test_a_strange_key_among_outcome_blocks_ends_no_coordinator_and_holds_back_no_block() -> None:
     etcd = fresh_etcd()
-    settings = CoordinatorSettings(
-        tcids=1, header_retention_s=1.0, housekeeping_every_s=10.0, outcome_retention_s=600.0
-    )
     strange = [keys.TXN_OUTCOME + b"0000/" + name for name in (b"0000000000000 (copy)", b"\xff", b"")]
     etcd.mvcc.commit([Commit(puts=tuple(Put(key, b"by hand") for key in strange))])
-    process = await Process(etcd, "one", settings).start()
-    await run_transactions(process, 1)
-    await until(lambda: not headers(etcd))
+    process = await Process(etcd, "one", SOON).start()
+    await decided(process, etcd)
     process.clock.step_ms = 700_000
     await until(lambda: [one.key for one in within(etcd, keys.TXN_OUTCOME)] == sorted(strange), within_s=60)
     await process.close()
@@ -158,8 +146,8 @@ async def test_a_strange_key_among_outcome_blocks_ends_no_coordinator_and_holds_
 async def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one", CoordinatorSettings(tcids=2, id_block=128)).start()
-    decided = await run_transactions(process, 5_000)
-    decided |= await run_transactions(process, 50, tcid=1)
+    outcomes = await run_transactions(process, 5_000)
+    outcomes |= await run_transactions(process, 50, tcid=1)
     await until(lambda: not headers(etcd), within_s=120)
-    await check_outcomes(process, decided)
+    await check_outcomes(process, outcomes)
     await process.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from segments.log.settings import BrokerSettings
 from segments.subscription.subscriptions import SEEK_BITS
 from tests.segments.brokering_clients import CALL_S, Consumer, Producer, Received
 from tests.segments.memory_transport import MemoryTransport
+from tests.waiting import until_answer
 from txnstore import keys, records
 from txnstore.records import AssignmentRecord, Header, SubscriptionRecord
 from txnstore.store import Commit, Delete, MetadataStore, Put, Read, absent, unchanged_since, version_is
@@ -181,9 +181,9 @@ class Cluster:
         return [record.key for record in found.records]
 
     async def wait_no_ops(self, txn_id: TxnId, timeout_s: float = 10.0) -> None:
-        async with asyncio.timeout(timeout_s):
-            while await self.ops(txn_id):
-                await asyncio.sleep(0.01)
+        await until_answer(
+            lambda: self.ops(txn_id), lambda left: not left, f"op records of {txn_id} to be deleted", within_s=timeout_s
+        )
 
     # ---- subscriptions ----------------------------------------------------------------------------------------------
 
@@ -223,6 +223,14 @@ class Cluster:
             await self.create_subscription(name)
         await self.assign({consumer_id(consumer, 7): [segment]}, name=name, epoch=epoch)
         return await client.subscribe(segment, name=name, consumer=consumer, epoch=epoch, permits=permits)
+
+    async def holding_abc(self, client: Client, segment: str) -> tuple[Producer, Consumer]:
+        """A producer that has sent "a", "b" and "c", and the consumer that has received them."""
+        producer, consumer = await client.producer(segment), await self.subscribe(client, segment)
+        for value in "abc":
+            await producer.send(value)
+        await consumer.wait(*"abc")
+        return producer, consumer
 
     async def queue(
         self,

@@ -17,10 +17,7 @@ async def test_p12_a_new_holder_waits_for_its_predecessors_pending_acks(cluster:
     """▲ Otherwise an abort would redeliver a message behind later ones of its key."""
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    producer, consumer = await cluster.holding_abc(client, segment)
     txn = await cluster.begin()
     await consumer.ack(consumer.messages[0], txn=txn)
     successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
@@ -36,10 +33,7 @@ async def test_p12_a_new_holder_waits_for_all_transactions_of_its_predecessor(cl
     """▲ The end of one lets nothing out that lies behind what the other one holds."""
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    producer, consumer = await cluster.holding_abc(client, segment)
     first, last = await cluster.begin(), await cluster.begin()
     await consumer.ack(consumer.messages[0], txn=last)
     await consumer.ack(consumer.messages[1], txn=first)
@@ -58,10 +52,7 @@ async def test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused
     node = await cluster.start()
     store: GatedStore = node.store  # type: ignore[assignment]
     client = await cluster.connect(node)
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    _, consumer = await cluster.holding_abc(client, segment)
     txn = await cluster.begin()
     store.hold(is_ack_op)
     acking = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
@@ -80,10 +71,7 @@ async def test_p12_a_new_holder_waits_for_each_of_its_predecessor_s_transactions
     cluster = memory_cluster
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    producer, consumer = await cluster.holding_abc(client, segment)
     first, second = await cluster.begin(), await cluster.begin()
     await consumer.ack(consumer.messages[0], txn=first)
     await consumer.ack(consumer.messages[1], txn=second)
@@ -102,10 +90,7 @@ async def test_p12_holds_across_a_restart_for_another_consumer_and_not_for_the_s
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, consumer="c1")
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    _, consumer = await cluster.holding_abc(client, segment)
     txn = await cluster.begin()
     await consumer.ack(consumer.messages[0], txn=txn)
     await node.crash()

@@ -48,10 +48,7 @@ async def test_a_decision_whose_application_ends_halfway_is_applied_by_a_success
     [segment] = await cluster.create_topic()
     with turns_divided_by(APPLIED_AT_ONCE):
         client = await cluster.connect(await cluster.start())
-        producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
-        for value in "abc":
-            await producer.send(value)
-        await consumer.wait(*"abc")
+        _, consumer = await cluster.holding_abc(client, segment)
         txn = await cluster.begin()
         for message in consumer.take():
             await consumer.ack(message, txn=txn)

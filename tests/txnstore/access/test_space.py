@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.txnstore.faulty_store import (
     client,
     create,
 )
+from tests.waiting import until_accepted
 from txnstore import keys
 from txnstore.access import pins
 from txnstore.access.backend import StoreStatus
@@ -75,13 +78,10 @@ async def test_e3_a_full_store_refuses_definitely_and_recovers_by_maintenance() 
     with pytest.raises(StoreFull):
         await store.grant_lease(5)
     assert etcd.no_space
-    async with asyncio.timeout(200):
-        while True:
-            try:
-                assert (await store.commit(create(A, b""))).succeeded
-                break
-            except StoreFull:
-                await asyncio.sleep(1)
+    result = await until_accepted(
+        lambda: store.commit(create(A, b"")), StoreFull, "room", within_s=200, longest_poll_s=1.0
+    )
+    assert result.succeeded
     assert not etcd.no_space
     running.cancel()
     await asyncio.wait([running])
@@ -194,49 +194,50 @@ async def test_e7_compaction_keeps_the_store_bounded() -> None:
     await store.close()
 
 
-@virtual_time
-async def test_a_pin_held_long_is_reported_and_spared_by_another_process() -> None:
-    etcd = MemoryEtcd(LoopClock())
+@asynccontextmanager
+async def beside_a_sweeper(etcd: MemoryEtcd) -> AsyncIterator[tuple[MemoryStore, MemoryStore]]:
     reader, sweeper = client(etcd, name="reader"), client(etcd, name="sweeper")
     running = asyncio.ensure_future(Maintenance(sweeper, LoopClock(), by="sweeper").run())
-    await reader.commit(create(A, b"old"))
-    pinned = etcd.mvcc.revision
-    with reader.pin(pinned):
-        for n in range(300):
-            await reader.commit(Commit(puts=(Put(A, b"%d" % n),)))
-            await asyncio.sleep(1)
-        (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
-        assert found.value == b"old"
-        assert etcd.mvcc.compacted <= pinned
-    await asyncio.sleep(pins.LEASE_TTL_S + 70)
-    assert etcd.mvcc.compacted > pinned
-    with pytest.raises(Compacted):
-        await reader.range(b"/k/", b"/k0", revision=pinned)
-    assert not etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
+    yield reader, sweeper
     running.cancel()
     await asyncio.wait([running])
     await reader.close()
     await sweeper.close()
+
+
+@virtual_time
+async def test_a_pin_held_long_is_reported_and_spared_by_another_process() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    async with beside_a_sweeper(etcd) as (reader, _):
+        await reader.commit(create(A, b"old"))
+        pinned = etcd.mvcc.revision
+        with reader.pin(pinned):
+            for n in range(300):
+                await reader.commit(Commit(puts=(Put(A, b"%d" % n),)))
+                await asyncio.sleep(1)
+            (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
+            assert found.value == b"old"
+            assert etcd.mvcc.compacted <= pinned
+        await asyncio.sleep(pins.LEASE_TTL_S + 70)
+        assert etcd.mvcc.compacted > pinned
+        with pytest.raises(Compacted):
+            await reader.range(b"/k/", b"/k0", revision=pinned)
+        assert not etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
 
 
 @virtual_time
 async def test_an_older_pin_of_another_process_is_spared_by_one_that_pins_a_newer_revision_itself() -> None:
     etcd = MemoryEtcd(LoopClock())
-    reader, sweeper = client(etcd, name="reader"), client(etcd, name="sweeper")
-    running = asyncio.ensure_future(Maintenance(sweeper, LoopClock(), by="sweeper").run())
-    await reader.commit(create(A, b"old"))
-    pinned = etcd.mvcc.revision
-    with reader.pin(pinned):
-        await reader.commit(Commit(puts=(Put(A, b"new"),)))
-        await asyncio.sleep(100)  # revisions between the two pins are sampled
-        with sweeper.pin(etcd.mvcc.revision):
-            await asyncio.sleep(300)
-            (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
-    assert found.value == b"old"
-    running.cancel()
-    await asyncio.wait([running])
-    await reader.close()
-    await sweeper.close()
+    async with beside_a_sweeper(etcd) as (reader, sweeper):
+        await reader.commit(create(A, b"old"))
+        pinned = etcd.mvcc.revision
+        with reader.pin(pinned):
+            await reader.commit(Commit(puts=(Put(A, b"new"),)))
+            await asyncio.sleep(100)  # revisions between the two pins are sampled
+            with sweeper.pin(etcd.mvcc.revision):
+                await asyncio.sleep(300)
+                (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
+        assert found.value == b"old"
 
 
 @virtual_time

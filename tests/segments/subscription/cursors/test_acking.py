@@ -37,10 +37,7 @@ async def test_p1_an_ack_in_a_transaction_hides_abort_redelivers_commit_sticks(c
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    _, consumer = await cluster.holding_abc(client, segment)
     aborted = await cluster.begin()
     await consumer.ack(consumer.messages[0], consumer.messages[1], txn=aborted)
     hidden = await cluster.subscribe(client, segment, epoch=2)  # the same consumer attaches anew
@@ -160,10 +157,7 @@ async def test_p5_a_restart_restores_pending_acks_and_finishes_decided_ones_once
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    _, consumer = await cluster.holding_abc(client, segment)
     txn, other = await cluster.begin(), await cluster.begin()
     await consumer.ack(consumer.messages[0], consumer.messages[2], txn=txn)
     await node.crash()
@@ -233,10 +227,7 @@ async def test_p5_acks_behind_a_refused_first_one_are_found_by_the_next_owner(cl
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    _, consumer = await cluster.holding_abc(client, segment)
     txn, other = await cluster.begin(), await cluster.begin()
     answer = refuse_one_ack_op(node.store)
     acking = [asyncio.ensure_future(consumer.ack(message, txn=txn)) for message in consumer.messages]
@@ -372,10 +363,7 @@ async def test_the_first_ack_op_carries_the_index_key_and_the_others_wait(cluste
     [segment] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    _, consumer = await cluster.holding_abc(client, segment)
     store: GatedStore = node.store  # type: ignore[assignment]
     store.hold(is_ack_op)
     txn = await cluster.begin()

@@ -33,10 +33,7 @@ async def test_plain_acks_survive_a_graceful_restart_and_are_written_at_most_onc
 async def test_a_plain_ack_of_a_pending_message_is_dropped(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())
-    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment)
-    for value in "abc":
-        await producer.send(value)
-    await consumer.wait(*"abc")
+    _, consumer = await cluster.holding_abc(client, segment)
     txn = await cluster.begin()
     await consumer.ack(consumer.messages[1], txn=txn)
     await consumer.ack(*consumer.messages)
