@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.waiting import until_answer
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 
 _CHUNK = 64 * 1024
@@ -143,7 +144,8 @@ class EtcdMembers:
 
     async def leader(self) -> int:
         """The number of the member that leads."""
-        while True:
+
+        async def leading() -> list[int]:
             for number, member in enumerate(self.members):
                 with suppress(subprocess.CalledProcessError):
                     said = await etcdctl(
@@ -151,8 +153,10 @@ class EtcdMembers:
                     )
                     status = msgspec.json.decode(said)[0]["Status"]
                     if status.get("leader") and status["leader"] == status["header"]["member_id"]:
-                        return number
-            await asyncio.sleep(0.05)
+                        return [number]
+            return []
+
+        return (await until_answer(leading, bool, "a member that leads", longest_poll_s=0.05))[0]
 
     async def save(self, to: Path) -> None:
         await etcdctl(f"--endpoints={self.members[0].url}", "snapshot", "save", str(to))

@@ -14,6 +14,7 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
+from tests.waiting import until, until_answer
 from txnctl.launch.probe import wait_cluster_ready
 from txnstore import keys
 from txnstore.store import WatchBatch
@@ -74,11 +75,13 @@ async def lagging(etcd: str, tmp_path: Path) -> AsyncIterator[tuple[InProcessClu
 
 async def create_over_both(client: txnclient.Client, topic: str, segments: int) -> None:
     """A topic of which each broker has some segments."""
-    layout = await client.create_topic(topic, segments=segments, autoscale="off")
-    async with asyncio.timeout(20):
-        while {segment.owner for segment in layout.active} != {"broker", "second"}:
-            await asyncio.sleep(0.02)
-            layout = await client.describe_topic(topic)
+    await client.create_topic(topic, segments=segments, autoscale="off")
+    await until_answer(
+        lambda: client.describe_topic(topic),
+        lambda layout: {segment.owner for segment in layout.active} == {"broker", "second"},
+        f"segments of {topic} at both brokers",
+        within_s=20,
+    )
 
 
 class Reads:
@@ -100,10 +103,13 @@ class Reads:
     async def another(self) -> None:
         """Waits until a read that begins from now on has ended."""
         wanted = len(self.found) + 2
-        while len(self.found) < wanted:
+
+        def done() -> bool:
             if self.reading.done():
                 self.reading.result()
-            await asyncio.sleep(0.002)
+            return len(self.found) >= wanted
+
+        await until(done, "a read that has begun since")
 
     def judge(self) -> None:
         """Each transaction is in each read whole, as in the last one, or not at all; later reads have it again."""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import txnclient
+from tests.waiting import until
 from txnctl.launch.dev import DevCluster, DevSettings
 
 FLAGS = ("--client-grace-s", "2", "--header-retention-s", "2", "--lease-ttl-s", "5")
@@ -52,8 +53,14 @@ async def kill(cluster: DevCluster, *names: str) -> None:
         child.signal(signal.SIGKILL)
     async with asyncio.timeout(30):
         for child, restarts in zip(children, before, strict=True):
-            while child.restarts == restarts or child.pid is None:
-                await asyncio.sleep(0.01)
+            await until(
+                lambda: all(
+                    child.restarts != restarts and child.pid is not None
+                    for child, restarts in zip(children, before, strict=True)
+                ),
+                f"{', '.join(names)} to be started again",
+                within_s=30,
+            )
 
 
 async def read_all(client: txnclient.Client, topic: str) -> list[bytes]:

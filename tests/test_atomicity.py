@@ -10,6 +10,7 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.lagging import HeldDecisions, create_over_both, reads_beside
 from tests.processes import read_all
+from tests.waiting import until_answer
 from txnctl.commands.shared.asking import asking
 
 TOPICS = ("topic://acme/orders/placed", "topic://globex/billing/invoices")
@@ -85,9 +86,13 @@ async def test_a2_of_a_transaction_of_unknown_outcome_all_or_nothing_is_seen(
 
 async def nothing_open(url: str) -> None:
     """Vanished clients' transactions have been aborted (after the grace)."""
-    async with asyncio.timeout(30), asking(url) as ask:
-        while (await ask.ask("transactions.list", state="OPEN"))["transactions"]:
-            await asyncio.sleep(0.1)
+    async with asking(url) as ask:
+        await until_answer(
+            lambda: ask.ask("transactions.list", state="OPEN"),
+            lambda answer: not answer["transactions"],
+            "nothing open",
+            within_s=30,
+        )
 
 
 async def test_a3_ten_thousand_operations_commit_with_one_decision(cluster: InProcessCluster) -> None:
@@ -110,6 +115,5 @@ async def test_a3_ten_thousand_operations_commit_with_one_decision(cluster: InPr
         assert sorted(await read_all(client, topic), key=int) == [b"%d" % number for number in range(operations)]
         info = await client.transaction_info(txn.id)
         assert info["revision"] == result.revision
-        async with asyncio.timeout(60), asking(cluster.url) as ask:
-            while (await ask.ask("store.counts"))["ops"]:
-                await asyncio.sleep(0.1)
+        async with asking(cluster.url) as ask:
+            await until_answer(lambda: ask.ask("store.counts"), lambda counts: not counts["ops"], "no op records")

@@ -9,6 +9,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
+from tests.waiting import until_answer
 from txnwire.errors import NotAllowed, SubscriptionNotFound, TopicNotFound
 
 TOPIC = "topic://public/nyc/flights"
@@ -84,9 +85,9 @@ async def test_no_send_to_what_was_deleted_leaves_its_transaction_able_to_commit
 
 async def wait_until_known(client: txnclient.Client) -> None:
     """Until the client has heard that the topic is another one, whose segments have ids of their own."""
-    async with asyncio.timeout(10.0):
-        while 0 in (await client.describe_topic(TOPIC)).segments:
-            await asyncio.sleep(0.01)
+    await until_answer(
+        lambda: client.describe_topic(TOPIC), lambda layout: 0 not in layout.segments, "the new topic", within_s=10.0
+    )
 
 
 async def test_the_synchronous_producer_is_told_the_same(cluster: InProcessCluster, client: txnclient.Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
+from tests.waiting import until_answer
 from txnctl.checking.invariants import broken_invariants
 from txnctl.checking.ledgers import broken_ledgers
 from txnctl.checking.picture import take_picture
@@ -108,9 +108,12 @@ async def test_s8_nothing_is_left_of_a_topic_and_a_subscription_that_had_everyth
             for _ in range(20):
                 await consumer.ack(await consumer.receive(timeout=10.0))
         await client.split((await client.describe_topic(TOPIC)).active[0].name)
-        async with asyncio.timeout(20.0):
-            while {key.split("/")[-2] for key in await keys_naming(store, keys.DRAINED.decode())} != {"gone", "stays"}:
-                await asyncio.sleep(0.05)
+        await until_answer(
+            lambda: keys_naming(store, keys.DRAINED.decode()),
+            lambda found: {key.split("/")[-2] for key in found} == {"gone", "stays"},
+            "marks of both subscriptions",
+            within_s=20.0,
+        )
         open_txn, aborted = await client.begin(), await client.begin()
         await producer.send_many([(f"key-{n}", b"w") for n in range(20)])
         for txn in (open_txn, aborted):
@@ -119,9 +122,12 @@ async def test_s8_nothing_is_left_of_a_topic_and_a_subscription_that_had_everyth
             await consumer.ack(await consumer.receive(timeout=10.0), txn=open_txn)
             await consumer.ack(await consumer.receive(timeout=10.0))
         await aborted.abort()
-        async with asyncio.timeout(20.0):
-            while kinds(await keys_naming(store, "nyc/flights"), KINDS_OF_A_TOPIC) != {*KINDS_OF_A_TOPIC}:
-                await asyncio.sleep(0.05)
+        await until_answer(
+            lambda: keys_naming(store, "nyc/flights"),
+            lambda found: kinds(found, KINDS_OF_A_TOPIC) == {*KINDS_OF_A_TOPIC},
+            "a key of each kind",
+            within_s=20.0,
+        )
         of_gone = await keys_naming(store, "/gone")
         assert {keys.CURSOR, keys.ASSIGNMENT, keys.DRAINED, keys.TXN_OP} <= kinds(of_gone, KINDS_OF_A_TOPIC)
         of_stays = await keys_naming(store, "/stays")

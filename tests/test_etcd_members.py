@@ -18,7 +18,7 @@ from simulation.workloads.workload import ClientLife, Drain
 from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from tests.process.chaos.works import real_ports
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnstore import keys
 from txnwire.clock import SystemClock
 
@@ -61,9 +61,13 @@ class Work:
         self.plan.active = False
         async with asyncio.timeout(30):
             await asyncio.gather(*self._tasks)
-        async with self._cluster.connect() as client, asyncio.timeout(30):
-            while (await client.admin("transactions.list", state="OPEN"))["transactions"]:
-                await asyncio.sleep(0.2)
+        async with self._cluster.connect() as client:
+            await until_answer(
+                lambda: client.admin("transactions.list", state="OPEN"),
+                lambda answer: not answer["transactions"],
+                "nothing open",
+                within_s=30,
+            )
         drain = Drain(real_ports("drain", 1), self.plan)
         async with asyncio.timeout(60):
             await drain.run()

@@ -129,16 +129,16 @@ async def ready(transport: MemoryTransport) -> tuple[Client, Producer, Consumer]
     client = await connected(transport)
 
     async def asked(**body: object) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    await client.call(**body)
-                except TxnError as error:
-                    if not error.retriable:
-                        raise
-                    await asyncio.sleep(0.02)
-                else:
-                    return
+        async def answered() -> bool:
+            try:
+                await client.call(**body)
+            except TxnError as error:
+                if not error.retriable:
+                    raise
+                return False
+            return True
+
+        await until(answered, f"an answer to {', '.join(body)}")
 
     await asked(create_topic=pb.CreateTopic(topic=TOPIC, segments=1))
     join = pb.JoinSubscription(topic=TOPIC, subscription="jobs", type=pb.SUBSCRIPTION_TYPE_QUEUE, consumer="c1")

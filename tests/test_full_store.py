@@ -14,7 +14,7 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.etcd_members import EtcdMembers
 from tests.processes import read_all
-from tests.waiting import until
+from tests.waiting import until, until_accepted, until_answer
 from txnstore import keys
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.maintenance import Maintenance, MaintenanceSettings
@@ -51,13 +51,10 @@ async def fill(client: txnclient.Client, producer: txnclient.Producer[bytes]) ->
 
 
 async def until_one_begins(client: txnclient.Client) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await (await client.begin()).commit()
-                return
-            except txnclient.StoreFull:
-                await asyncio.sleep(0.2)
+    async def one() -> None:
+        await (await client.begin()).commit()
+
+    await until_accepted(one, txnclient.StoreFull, "room for a transaction", longest_poll_s=0.2)
 
 
 async def end(txns: Sequence[txnclient.Transaction], number: int) -> None:
@@ -110,9 +107,11 @@ async def test_e3_a_store_that_transactions_have_filled_is_emptied_by_their_ends
                     await client.begin()
                 await in_crowds(lambda number: end(txns, OPEN - LAST + number), LAST)
                 inside = cluster.servers["broker"].store
-                async with asyncio.timeout(60):
-                    while await inside.count(keys.TXN_OP, keys.prefix_end(keys.TXN_OP)):
-                        await asyncio.sleep(0.1)
+                await until_answer(
+                    lambda: inside.count(keys.TXN_OP, keys.prefix_end(keys.TXN_OP)),
+                    lambda left: not left,
+                    "no op records",
+                )
                 await until_one_begins(client)
             found = await read_all(client, TOPIC)
             assert sorted(int(value) for value in found if value.isdigit()) == list(range(0, OPEN, 2))

@@ -10,6 +10,7 @@ import pytest
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.settings import CoordinatorSettings
 from tests.etcd_members import EtcdMembers
+from tests.waiting import until_answer
 from txnstore import keys
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.etcd.settings import EtcdSettings
@@ -56,9 +57,9 @@ async def test_a_kept_name_takes_at_most_150_bytes_of_etcd(tmp_path: Path) -> No
         before = await in_use(store)
         for first in range(0, NAMES, AT_ONCE):
             await asyncio.gather(*map(one, range(first, first + AT_ONCE)))
-        async with asyncio.timeout(60):
-            while await store.count(keys.TXN, keys.prefix_end(keys.TXN)):
-                await asyncio.sleep(0.1)
+        await until_answer(
+            lambda: store.count(keys.TXN, keys.prefix_end(keys.TXN)), lambda left: not left, "all to be collected"
+        )
         each = (await in_use(store) - before) / NAMES
         print(f"a name of 30 bytes takes {each:.0f} bytes")
         assert await store.count(keys.TXN_NAME, keys.prefix_end(keys.TXN_NAME)) == NAMES + 1

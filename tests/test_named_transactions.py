@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster, running_cluster
 from tests.processes import read_all
+from tests.waiting import until_answer
 from txnclient import Transaction, TransactionState
 from txnclient.transactions.transaction import transaction_impl
 from txnctl.commands.shared.asking import asking
@@ -175,9 +177,10 @@ async def test_more_losers_in_one_segment_than_one_write_of_clean_up_takes(clust
         await shared[7].commit(writers=[shared[7].writer_id, shared[200].writer_id])
         await cluster.restart_server("broker")
         assert sorted(await read_all(client, TOPIC)) == [b"200", b"7"]
-        async with asyncio.timeout(30), asking(cluster.url) as ask:
-            while (await ask.ask("store.counts"))["ops"]:
-                await asyncio.sleep(0.05)
+        async with asking(cluster.url) as ask:
+            await until_answer(
+                lambda: ask.ask("store.counts"), lambda counts: not counts["ops"], "no op records", within_s=30
+            )
         await cluster.restart_server("broker")
         assert sorted(await read_all(client, TOPIC)) == [b"200", b"7"]
 
@@ -261,6 +264,17 @@ async def test_one_commits_exactly_the_transaction_that_others_tell_of(cluster: 
         assert (await driver.outcomes([fresh.id]))[fresh.id] == "OPEN"
 
 
+async def told_behind_collection(client: txnclient.Client, writers: Sequence[int]) -> Transaction:
+    """The name's transaction as it is told once its header is collected."""
+
+    async def told() -> tuple[Transaction, int]:
+        txn = await client.begin(name=NAME)
+        return txn, (await txn.commit(writers=writers)).revision
+
+    found = await until_answer(told, lambda one: not one[1], "a collected header", within_s=30, longest_poll_s=0.1)
+    return found[0]
+
+
 async def test_twenty_thousand_writers_are_listed_and_kept_and_one_more_is_refused(etcd: str, tmp_path: Path) -> None:
     """A header and a name record of 380 KB, through a real etcd and its limits; and what they show once collected."""
     writers = [number << 32 | 0xFFFF for number in range(MAX_LISTED)]
@@ -273,9 +287,7 @@ async def test_twenty_thousand_writers_are_listed_and_kept_and_one_more_is_refus
             await shared.commit(writers=[*writers, 1])
         result = await shared.commit(writers=writers)
         assert len(result.writers or ()) == MAX_LISTED
-        async with asyncio.timeout(30):
-            while (told := await client.begin(name=NAME)) and (await told.commit(writers=writers)).revision:
-                await asyncio.sleep(0.1)
+        told = await told_behind_collection(client, writers)
         assert told.writers == result.writers
         with pytest.raises(txnclient.InvalidTxnState, match="another list"):
             await told.commit()
@@ -300,9 +312,7 @@ async def test_more_writers_are_listed_where_their_ids_follow_each_other(etcd: s
         result = await txn.commit(writers=writers)
         assert result.writers == tuple(writers)
         assert await read_all(client, TOPIC) == [b"last"]
-        async with asyncio.timeout(30):
-            while (told := await client.begin(name=NAME)) and (await told.commit(writers=writers)).revision:
-                await asyncio.sleep(0.1)
+        told = await told_behind_collection(client, writers)
         assert told.writers == result.writers
 
 

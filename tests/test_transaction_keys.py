@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.processes import read_all
 from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnclient.test_with_cluster import receive
 from tests.txnctl.command_line import done, txnctl
-from tests.waiting import until
+from tests.waiting import until, until_answer, until_turn
 from txnclient import ExpiredTransaction, InvalidArgument, InvalidTxnState, TransactionState, TxnConflict
 from txnclient.transactions.transaction import transaction_impl
 from txnctl.admin import admin_keys
@@ -250,9 +251,8 @@ async def test_k7_a_key_whose_holder_is_gone_is_idle_until_it_or_another_one_com
     async with cluster.connect() as onlooker:
 
         async def wait_state(wanted: str) -> None:
-            async with asyncio.timeout(20):
-                while (await onlooker.admin("keys.list"))["keys"][0]["state"] != wanted:
-                    await asyncio.sleep(0.01)
+            listed = partial(onlooker.admin, "keys.list")
+            await until_answer(listed, lambda answer: answer["keys"][0]["state"] == wanted, f"the key to be {wanted}")
             assert (await onlooker.admin("keys.get", key=KEY))["state"] == wanted
 
         async with cluster.connect(transaction_key=KEY):
@@ -278,13 +278,13 @@ async def test_k7_of_keys_in_several_requests_none_is_idle_while_a_coordinator_i
     async with cluster.connect(transaction_key="job 3") as onlooker:
         silent = Put(keys.tc(200), b'{"v":1,"id":"silent","address":"127.0.0.1:1"}')
         await cluster.servers["control"].store.commit(Commit(puts=(silent,)))
-        async with asyncio.timeout(20):
-            while True:
-                rows = (await onlooker.admin("keys.list"))["keys"]
-                states = {row["key"]: row["state"] for row in rows}
-                if states["job 0"] == "unknown":
-                    break
-                await asyncio.sleep(0.01)
+
+        async def listed() -> dict[str, str]:
+            return {row["key"]: row["state"] for row in (await onlooker.admin("keys.list"))["keys"]}
+
+        states = await until_answer(
+            listed, lambda found: found["job 0"] == "unknown", "the silent coordinator to count", within_s=20
+        )
     assert states == {"job 0": "unknown", "job 1": "unknown", "job 2": "unknown", "job 3": "in use"}
 
 
@@ -363,9 +363,12 @@ async def test_dead_letters_are_moved_beside_the_one_transaction_of_a_key(cluste
                 await consumer.nack(await consumer.receive(timeout=10.0))
             with pytest.raises(txnclient.Timeout):
                 await consumer.receive(timeout=1.0)
-            async with asyncio.timeout(10):
-                while await read_all(client, f"{TOPIC}-dead") != [b"poison"]:
-                    await asyncio.sleep(0.05)
+            await until_answer(
+                lambda: read_all(client, f"{TOPIC}-dead"),
+                lambda found: found == [b"poison"],
+                "the dead letter",
+                within_s=10,
+            )
             await txn.commit()
 
 
@@ -378,13 +381,10 @@ async def test_c5_a_keyed_begin_that_was_cancelled_is_aborted(cluster: InProcess
             return [one["state"] for one in (await other.admin("transactions.list"))["transactions"]]
 
         beginning = asyncio.create_task(client.begin(timeout=600.0))
-        while not transport.sent["new_txn"]:
-            await asyncio.sleep(0)
+        await until_turn(lambda: transport.sent["new_txn"], "the begin to be sent")
         beginning.cancel()
         await asyncio.wait((beginning,))
-        async with asyncio.timeout(20):
-            while await states() != ["ABORTED"]:
-                await asyncio.sleep(0.01)
+        await until_answer(states, lambda found: found == ["ABORTED"], "its transaction to be aborted", within_s=20)
 
 
 @pytest.mark.parametrize("turns", range(1, 6))

@@ -16,9 +16,11 @@ import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.charts.rendering import COMPONENT, NAMESPACE, ROOT, Object, of_kind, pod_templates, selects
+from tests.waiting import until
 from txnstore.etcd.embedded_etcd import find_etcd
 from txnstore.etcd.lifetime import tied_to_parent
 
@@ -245,12 +247,12 @@ class Kubelet:
     async def wait_probe(self, pods: Iterable[RunningPod], which: str, *, timeout_s: float = 120.0) -> None:
         """Raises `AssertionError` with the log of the first that does not come up."""
         for pod in pods:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    while not await asyncio.to_thread(pod.probe, which):
-                        await asyncio.sleep(0.05)
-            except TimeoutError:
-                raise AssertionError(f"{pod.name}: {which} fails: {pod.log[-3000:]}") from None
+            await until(
+                partial(asyncio.to_thread, pod.probe, which),
+                partial(_failing, pod, which),
+                within_s=timeout_s,
+                longest_poll_s=0.05,
+            )
 
     async def stop(self) -> None:
         for task in self._keeping:
@@ -314,3 +316,7 @@ def _address(text: str) -> tuple[str, int]:
     """`0100007F:1A0A` → ("127.0.0.1", 6666); an IPv6 address ends with the IPv4 one that it stands for."""
     address, port = text.split(":")
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(address[-8:]))), int(port, 16)
+
+
+def _failing(pod: RunningPod, which: str) -> str:
+    return f"{pod.name}: {which} fails: {pod.log[-3000:]}"

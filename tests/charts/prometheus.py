@@ -20,6 +20,7 @@ import yaml
 
 from tests.charts.kubelet import Kubelet
 from tests.charts.rendering import NAMESPACE, Object, of_kind, selects
+from tests.waiting import until
 from txnstore.etcd.embedded_etcd import free_port
 from txnstore.etcd.lifetime import tied_to_parent
 
@@ -108,14 +109,13 @@ class Prometheus:
     async def _wait(self, names: set[str], fires: bool, timeout_s: float) -> None:
         """▲ All at one moment is not asked for: what one alert warns of may end while another one waits."""
         missing = set(names)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while missing:
-                    now = await self.firing()
-                    missing = {name for name in missing if (name in now) is not fires}
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(f"after {timeout_s:g} s {'not ' * fires}firing: {sorted(missing)}") from None
+
+        async def met() -> bool:
+            now = await self.firing()
+            missing.difference_update([name for name in missing if (name in now) is fires])
+            return not missing
+
+        await until(met, lambda: f"{'not ' * fires}firing: {sorted(missing)}", within_s=timeout_s, longest_poll_s=0.1)
 
 
 @asynccontextmanager
@@ -150,11 +150,10 @@ async def running_prometheus(
 
 
 async def _wait_scraped(prometheus: Prometheus, count: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                if len([one for one in await prometheus.query("up") if one["value"][1] == "1"]) == count:
-                    return
-            except OSError:
-                pass  # it does not listen yet
-            await asyncio.sleep(0.1)
+    async def scraped() -> bool:
+        try:
+            return len([one for one in await prometheus.query("up") if one["value"][1] == "1"]) == count
+        except OSError:
+            return False  # it does not listen yet
+
+    await until(scraped, f"{count} targets to be scraped", longest_poll_s=0.1)

@@ -14,6 +14,7 @@ import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.charts.kubelet import Kubelet, RunningPod, running_release
 from tests.charts.prometheus import WINDOW, Prometheus, groups, hastened, program, running_prometheus
 from tests.charts.rendering import NAMESPACE, of_kind, render
 from tests.etcd_members import Tap
+from tests.waiting import until_answer
 
 pytestmark = [
     pytest.mark.process,
@@ -399,12 +401,13 @@ async def expect_data(prometheus: Prometheus, dashboard: dict[str, Any]) -> None
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             expression = target["expr"].replace("$namespace", NAMESPACE).replace("$__rate_interval", WINDOW)
-            try:
-                async with asyncio.timeout(45):
-                    while not _shown(await prometheus.query(expression)):
-                        await asyncio.sleep(0.2)
-            except TimeoutError:
-                raise AssertionError(f"{dashboard['title']}, {panel['title']}: no data of {expression}") from None
+            await until_answer(
+                partial(prometheus.query, expression),
+                _shown,
+                f"{dashboard['title']}, {panel['title']}: data of {expression}",
+                within_s=45,
+                longest_poll_s=0.2,
+            )
 
 
 def _shown(series: list[dict[str, Any]]) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from tests.charts.kubelet import Kubelet, connections, running_release, sockets
 from tests.charts.network import Flow, allowed_flows
 from tests.charts.rendering import notes, render
+from tests.waiting import until
 from txnctl.cli import app
 
 pytestmark = pytest.mark.process
@@ -83,9 +84,7 @@ async def run_defragmentation(release: Kubelet, seen: set[Flow]) -> None:
     member.signal(signal.SIGSTOP)
     running = asyncio.create_task(release.run(job))
     try:
-        async with asyncio.timeout(30):
-            while not any(flow.source == job.component for flow in seen):
-                await asyncio.sleep(0.01)
+        await until(lambda: any(flow.source == job.component for flow in seen), "its connection", within_s=30)
     finally:
         member.signal(signal.SIGCONT)
     assert await running == 0, job.log

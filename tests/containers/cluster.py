@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.containers.engine import ETCD_IMAGE, IMAGE, Container, Engine
+from tests.waiting import until
 from txnctl.launch.probe import wait_cluster_ready
 from txnctl.launch.supervisor import Child
 from txnstore.etcd.embedded_etcd import wait_etcd_ready
@@ -116,9 +117,12 @@ class ContainerCluster:
         )
 
     async def wait_one(self, name: str) -> None:
-        async with asyncio.timeout(READY_WITHIN_S):
-            while not await asyncio.to_thread(self[name].ready):
-                await asyncio.sleep(0.1)
+        await until(
+            lambda: asyncio.to_thread(self[name].ready),
+            f"{name} to be ready",
+            within_s=READY_WITHIN_S,
+            longest_poll_s=0.1,
+        )
 
     async def wait_back(self, name: str) -> None:
         """Until a container that was started again may be followed by the next one."""

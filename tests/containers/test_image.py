@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.containers.engine import IMAGE, Container, Engine
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 ENDED_WITHIN_S = 20.0
@@ -31,8 +32,7 @@ def heeds_sigterm(one: Container) -> bool:
 
 def test_a_command_that_is_process_1_ends_at_sigterm(idle: Container) -> None:
     begin = time.monotonic()
-    while not heeds_sigterm(idle) and time.monotonic() < begin + ENDED_WITHIN_S:
-        time.sleep(0.05)
+    wait_until(lambda: heeds_sigterm(idle), "a program that heeds SIGTERM", within_s=ENDED_WITHIN_S)
     begin = time.monotonic()
     assert idle.stop(grace_s=30) == 143
     assert time.monotonic() - begin < ENDED_WITHIN_S

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.containers.engine import ROOT, why_not
 from tests.containers.reaper import KINDS, LABEL
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 GONE_WITHIN_S = 60.0
@@ -46,7 +46,5 @@ def test_whatever_ends_a_run_removes_what_it_made(number: signal.Signals) -> Non
         assert len(left(run)) == 3
         os.killpg(process.pid, number)
         process.wait(timeout=GONE_WITHIN_S)
-    until = time.monotonic() + GONE_WITHIN_S
-    while left(run) and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_until(lambda: not left(run), "all containers to go", within_s=GONE_WITHIN_S)
     assert left(run) == []

@@ -11,7 +11,7 @@ import pytest
 from coordinator_v5 import queries
 from coordinator_v5.coordinator import Coordinator
 from coordinator_v5.settings import CoordinatorSettings
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnstore import keys
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.records import ABORTED, COMMITTED, Op
@@ -42,9 +42,7 @@ async def headers(store: EtcdStore) -> int:
 
 
 async def gone(store: EtcdStore) -> None:
-    async with asyncio.timeout(20):
-        while await headers(store):
-            await asyncio.sleep(0.05)
+    await until_answer(lambda: headers(store), lambda left: not left, "all headers to be collected", within_s=20)
 
 
 async def test_many_transactions_live_and_are_collected(store: EtcdStore) -> None:
@@ -71,9 +69,7 @@ async def test_many_transactions_live_and_are_collected(store: EtcdStore) -> Non
 async def test_a_deadline_and_its_key(store: EtcdStore) -> None:
     async with coordinator(store) as one:
         begun = await one.begin(0, timeout_ms=1_800)
-        async with asyncio.timeout(5):
-            while not await queries.txns_by_deadline(store, until_ms=10**13 - 2):
-                await asyncio.sleep(0.02)
+        await until(lambda: queries.txns_by_deadline(store, until_ms=10**13 - 2), "the key of the deadline", within_s=5)
         await until(lambda: one.statistics().timed_out == 1)
         with pytest.raises(InvalidTxnState, match="timeout"):
             await one.end(begun.txn_id, commit=True)

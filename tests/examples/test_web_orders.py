@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from tests.cluster import InProcessCluster
 from tests.examples.killing import EXAMPLES, TIMEOUT_S
+from tests.waiting import grown, until, until_answer
 from txnstore.etcd.embedded_etcd import free_port
 
 pytestmark = [pytest.mark.process]
@@ -86,15 +88,17 @@ def sent(port: int, key: str, order: dict[str, object]) -> Answer | None:
 
 async def obtained(ports: list[int], key: str, order: dict[str, object]) -> dict[str, object]:
     """As a customer's program does it: the same request until there is an answer, to one server or the other."""
-    async with asyncio.timeout(TIMEOUT_S):
-        attempt = 0
-        while True:
-            answer = await asyncio.to_thread(sent, ports[attempt % len(ports)], key, order)
-            if answer is not None and answer[0] != 503:
-                assert answer[0] == 201, answer
-                return answer[1]
-            attempt += 1
-            await asyncio.sleep(0.05)
+    servers = itertools.cycle(ports)
+
+    async def asked() -> tuple[int, dict[str, object]] | None:
+        return await asyncio.to_thread(sent, next(servers), key, order)
+
+    answer = await until_answer(
+        asked, lambda found: found is not None and found[0] != 503, f"an answer to {key}", within_s=TIMEOUT_S
+    )
+    assert answer is not None
+    assert answer[0] == 201, answer
+    return answer[1]
 
 
 def an_order(number: int) -> dict[str, object]:
@@ -124,9 +128,7 @@ async def test_orders_are_placed_once_however_often_they_are_sent_to_servers_tha
 
         async def killer() -> None:
             for port in (one, other):
-                before = len(answers)
-                while len(answers) < before + ORDERS // 4:
-                    await asyncio.sleep(0.005)
+                await until(grown(answers, ORDERS // 4), "a quarter of the orders")
                 await servers.kill(port)
 
         async with asyncio.TaskGroup() as tasks:

@@ -11,7 +11,7 @@ from segments.layout.layout_transitions import SPLIT, Wanted, normalize, plan_in
 from tests.cluster import InProcessCluster
 from tests.lagging import HeldDecisions, create_over_both, reads_beside
 from tests.test_deletion import files_of, findings, keys_naming
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnstore import keys
 from txnstore.writes.deletion_transitions import present
 from txnwire.errors import InvalidArgument, TopicNotFound
@@ -145,7 +145,10 @@ async def test_s10_an_intent_that_nobody_drives_is_found(cluster: InProcessClust
     wanted = normalize(read_topology(record), Wanted(SPLIT, (0,)))
     _, intent = plan_intent(record, wanted, change_id="c1", still_held=present(key), now_ms=1)
     assert (await store.commit(intent)).succeeded
-    async with asyncio.timeout(10):
-        while (await client.describe_topic(TOPIC)).epoch == 1:
-            await asyncio.sleep(0.01)
+    await until_answer(
+        lambda: client.describe_topic(TOPIC),
+        lambda layout: layout.epoch != 1,
+        "the split that was intended",
+        within_s=10,
+    )
     assert len(await active(client)) == 2

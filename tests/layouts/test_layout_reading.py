@@ -11,6 +11,7 @@ import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster
+from tests.waiting import grown, until
 from txnclient import Snapshot
 
 ORDERS, INVOICES = "topic://acme/orders/placed", "topic://globex/billing/invoices"
@@ -98,18 +99,25 @@ async def test_x2_snapshots_and_readers_over_splits_merges_and_a_new_owner(clust
             for number in range(8):
                 if number == 4:
                     await cluster.stop_server("broker")
-                before, changes = list(ended), len(changed)
+                before, more, changes = list(ended), grown(ended, 4), grown(changed, 2)
                 snapshots.append((await client.snapshot(TOPICS), before))
-                async with asyncio.timeout(30):
-                    while len(ended) < len(before) + 4 or len(changed) < changes + 2:
-                        await asyncio.sleep(0.005)
+                await until(more, "four more transactions", within_s=30)
+                await until(changes, "two more changes", within_s=30)
             stop.set()
             await changing
             seen = Counter[bytes]()
-            async with asyncio.timeout(30):  # also what committed though its answer was lost with its broker
-                while sorted(set(seen.values())) != [PARTS] or not set(ended) <= set(seen):
-                    await asyncio.sleep(0.1)
-                    seen = Counter(message.value for message in followed)
+
+            def is_whole() -> bool:
+                seen.clear()
+                seen.update(message.value for message in followed)
+                return sorted(set(seen.values())) == [PARTS] and set(ended) <= set(seen)
+
+            await until(
+                is_whole,
+                "all that committed, also though its answer was lost with its broker",
+                within_s=30,
+                longest_poll_s=0.1,
+            )
             following.cancel()
         summed: Counter[tuple[str, bytes | None, bytes]] = Counter()
         last: Snapshot | None = None

@@ -12,7 +12,7 @@ import pytest
 import txnclient
 from segments.layout.layout_transitions import read_topology
 from tests.cluster import InProcessCluster
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnclient.consuming.received.message import Message
 from txnstore import keys
 from txnstore.records import TopicRecord, decode, encode
@@ -67,9 +67,9 @@ async def drained(cluster: InProcessCluster, subscription: str = "s") -> list[in
 
 
 async def wait_drained(cluster: InProcessCluster, expected: list[int]) -> None:
-    async with asyncio.timeout(10):
-        while await drained(cluster) != expected:
-            await asyncio.sleep(0.01)
+    await until_answer(
+        lambda: drained(cluster), lambda found: found == expected, f"segments {expected} to be drained", within_s=10
+    )
 
 
 async def test_s7_a_child_is_read_once_its_parents_are_drained_in_order_per_key(

@@ -14,6 +14,7 @@ from http.client import HTTPMessage
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.waiting import until
 from txnstore.etcd.embedded_etcd import free_port
 
 READY_S = 60.0
@@ -50,17 +51,22 @@ class Serving:
         return await get(f"http://{self.admin}{page}")
 
     async def until_logged(self, *texts: str) -> str:
-        async with asyncio.timeout(READY_S):
-            while not all(text in (found := self.log.read_text()) for text in texts):
-                assert self.process.returncode is None, found
-                await asyncio.sleep(0.02)
-        return found
+        def logged() -> bool:
+            found = self.log.read_text()
+            there = all(text in found for text in texts)
+            assert there or self.process.returncode is None, found
+            return there
+
+        await until(logged, f"{texts} in the log", within_s=READY_S)
+        return self.log.read_text()
 
     async def until_ready(self) -> None:
-        async with asyncio.timeout(READY_S):
-            while not await self._is_ready():
-                assert self.process.returncode is None, self.log.read_text()
-                await asyncio.sleep(0.05)
+        async def ready() -> bool:
+            found = await self._is_ready()
+            assert found or self.process.returncode is None, self.log.read_text()
+            return found
+
+        await until(ready, "a server that is ready", within_s=READY_S)
 
     async def _is_ready(self) -> bool:
         try:

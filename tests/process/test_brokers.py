@@ -18,6 +18,7 @@ import txnclient
 from tests.process import pausing_broker
 from tests.process.traffic import Traffic, keys_of
 from tests.processes import kill, process_cluster, read_all
+from tests.waiting import until_answer
 from txnctl.launch.dev import DevCluster
 from txnstore import keys, records
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
@@ -53,10 +54,9 @@ async def owners(store: EtcdStore) -> dict[str, str]:
 async def wait_owners(
     store: EtcdStore, wanted: Callable[[Counter[str]], bool], *, timeout_s: float = 40.0
 ) -> dict[str, str]:
-    async with asyncio.timeout(timeout_s):
-        while not wanted(Counter((found := await owners(store)).values())):
-            await asyncio.sleep(0.02)
-    return found
+    return await until_answer(
+        lambda: owners(store), lambda found: wanted(Counter(found.values())), "the wanted owners", within_s=timeout_s
+    )
 
 
 async def test_whoever_dies_leaves_or_comes_back_costs_a_pause_and_no_message(tmp_path: Path) -> None:

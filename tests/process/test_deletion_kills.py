@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import txnclient
 from tests.processes import kill, process_cluster
+from tests.waiting import until
 from txnctl.checking.everything import check_everything
 from txnctl.process.settings import ServerSettings
 from txnwire.errors import TopicNotFound
@@ -17,6 +19,10 @@ from txnwire.errors import TopicNotFound
 VICTIMS = (("broker-1",), ("server",), ("etcd", "server", "broker-1"))
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+
+
+def is_partly_deleted(deleting: asyncio.Future[None], folder: Path, *, most: int) -> bool:
+    return deleting.done() or len(list(folder.glob("*"))) <= most
 
 
 async def test_s8_a_deletion_survives_every_process(tmp_path: Path) -> None:
@@ -31,9 +37,8 @@ async def test_s8_a_deletion_survives_every_process(tmp_path: Path) -> None:
                     await producer.send(b"open", key=f"key-{n}", txn=txn)
             deleting = asyncio.ensure_future(client.delete_topic(topic, force=True))
             folder = tmp_path / "data" / "ledgers" / "public" / "nyc" / f"flights-{number}"
-            async with asyncio.timeout(60):
-                while not deleting.done() and len(list(folder.glob("*"))) > 16 - 4 * number:
-                    await asyncio.sleep(0.001)
+            partly = partial(is_partly_deleted, deleting, folder, most=16 - 4 * number)
+            await until(partly, "a part of the deletion", longest_poll_s=0.001)
             await kill(cluster, *victims)
             await deleting
             with suppress(TopicNotFound):

@@ -14,6 +14,7 @@ import pytest
 import txnclient
 from tests.process.queue_worker import JOBS
 from tests.processes import process_cluster
+from tests.waiting import until
 
 WORKER = Path(__file__).with_name("queue_worker.py")
 NUMBER = 400
@@ -72,9 +73,7 @@ async def _send(client: txnclient.Client, number: int) -> None:
 
 
 async def _all_done(crowd: Sequence[Worker], number: int) -> None:
-    async with asyncio.timeout(120):
-        while sum(len(worker.done) for worker in crowd) < number:
-            await asyncio.sleep(0.05)
+    await until(lambda: sum(len(worker.done) for worker in crowd) >= number, f"{number} jobs done", within_s=120)
 
 
 @pytest.mark.parametrize("segments", [1, 4])

@@ -15,6 +15,7 @@ import pytest
 
 import txnclient
 from tests.processes import kill, process_cluster, read_all
+from tests.waiting import until_accepted
 from txnctl.launch.dev import DevCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -66,13 +67,7 @@ async def fill(producer: txnclient.Producer[bytes], *, first: int = 0) -> list[b
 
 async def until_taken(producer: txnclient.Producer[bytes], value: bytes) -> None:
     """Nobody does anything but send again."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await producer.send(value)
-                return
-            except txnclient.StoreFull:
-                await asyncio.sleep(0.1)
+    await until_accepted(lambda: producer.send(value), txnclient.StoreFull, "room on the disk", longest_poll_s=0.1)
 
 
 def fill_by_others(disk: Path) -> None:

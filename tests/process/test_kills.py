@@ -14,6 +14,7 @@ import txnclient
 from tests.process.transaction_job import COMMITTED, COMMITTING, STEPS, Job
 from tests.processes import kill, process_cluster, read_all
 from tests.test_atomicity import nothing_open
+from tests.waiting import until_answer
 from txnctl.commands.shared.asking import asking
 from txnctl.launch.dev import DevCluster
 from txnstore.etcd.embedded_etcd import wait_stopped
@@ -115,9 +116,13 @@ async def test_r1_committed_stays_and_aborted_stays_away_after_everything_is_kil
 
 async def collected(cluster: DevCluster, *, but: int) -> None:
     """Until so many headers are left (they are kept for 2 s here)."""
-    async with asyncio.timeout(30), asking(cluster.url) as ask:
-        while (await ask.ask("store.counts"))["headers"] > but:
-            await asyncio.sleep(0.05)
+    async with asking(cluster.url) as ask:
+        await until_answer(
+            lambda: ask.ask("store.counts"),
+            lambda counts: counts["headers"] <= but,
+            "headers to be collected",
+            within_s=30,
+        )
 
 
 async def test_etcd_stopped_for_a_while_calls_fail_retriably_and_all_goes_on(cluster: DevCluster) -> None:

@@ -12,6 +12,7 @@ import pytest
 import txnclient
 from tests.process.serving import FEW_FILES, READY_S, Serving, serving
 from tests.txnctl.command_line import done, txnctl
+from tests.waiting import until, until_answer
 from txnctl.process.serve import OTHER_FILES
 from txnctl.process.store_mark import StoreMark
 from txnstore import keys, records
@@ -92,9 +93,12 @@ async def test_a_server_works_as_it_was_told_and_leaves_at_sigterm_without_a_tra
             assert await value_of(server, "txnstore_longest_pause_cpu_seconds") < 0.5
 
             revision, _ = await store.get_many([keys.INCARNATION])
-            async with asyncio.timeout(READY_S):  # kept every ten seconds
-                while (kept := StoreMark(tmp_path / "data").read()) is None or kept.revision < revision:
-                    await asyncio.sleep(0.1)
+
+            def kept() -> bool:
+                mark = StoreMark(tmp_path / "data").read()
+                return mark is not None and mark.revision >= revision
+
+            await until(kept, "the mark of etcd, kept every ten seconds", within_s=READY_S)
 
         assert all((await leased(store)).values()), await leased(store)
         server.process.send_signal(signal.SIGTERM)
@@ -117,9 +121,12 @@ async def test_a_second_signal_ends_a_server_whose_etcd_does_not_answer(
         await server.until_ready()
         await etcd_process.pause()
         server.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(READY_S):
-            while (answer := await server.get("/readyz")).body != "not ready: it is going down\n":
-                await asyncio.sleep(0.02)
+        answer = await until_answer(
+            lambda: server.get("/readyz"),
+            lambda page: page.body == "not ready: it is going down\n",
+            "a page that says that it goes down",
+            within_s=READY_S,
+        )
         assert answer.status == 503
         assert (await server.get("/healthz")).status == 200
         assert "txnstore_ready{" in (await server.get("/metrics")).body
@@ -151,9 +158,7 @@ async def test_a_server_whose_disk_hangs_ends_at_sigterm_all_the_same(
     async with serving(tmp_path, "--listen", listen, etcd=etcd, prefix=key_prefix, environment=environment) as server:
         await server.until_ready()
         flag.touch()
-        async with asyncio.timeout(READY_S):  # the mark of etcd, kept every ten seconds
-            while not flag.with_suffix(".held").exists():
-                await asyncio.sleep(0.05)
+        await until(flag.with_suffix(".held").exists, "the mark of etcd, kept every ten seconds", within_s=READY_S)
         server.process.send_signal(signal.SIGTERM)
         assert await server.wait(40.0) == 1
         assert "ended without its threads" in server.log.read_text().splitlines()[-1]

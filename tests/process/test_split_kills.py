@@ -12,6 +12,7 @@ import txnclient
 from tests.processes import kill, process_cluster
 from tests.txnclient.producing.channels.test_moving_with_cluster import Writing, active, by_key, change_at_random
 from tests.txnclient.test_with_cluster import read_all
+from tests.waiting import until_answer
 from txnctl.launch.dev import DevCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
@@ -20,12 +21,10 @@ TOPIC = "topic://public/default/killed"
 
 
 async def owner_of_some_segment(client: txnclient.Client) -> str:
-    async with asyncio.timeout(30):
-        while True:
-            for one in await active(client, TOPIC):
-                if one.owner:
-                    return one.owner
-            await asyncio.sleep(0.01)
+    async def owners() -> list[str]:
+        return [one.owner for one in await active(client, TOPIC) if one.owner]
+
+    return (await until_answer(owners, bool, "an owner of some segment", within_s=30))[0]
 
 
 async def test_l7_s5_s10_whoever_is_killed_while_segments_change(tmp_path: Path) -> None:

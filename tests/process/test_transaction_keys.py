@@ -16,7 +16,7 @@ import pytest
 import txnclient
 from tests.process.keyed_worker import INPUT, OUTPUT
 from tests.processes import FLAGS, kill, process_cluster, read_all
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnctl.launch.dev import DevCluster
 from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
 
@@ -78,12 +78,14 @@ async def more_coordinators(cluster: DevCluster, folder: Path) -> AsyncIterator[
 
 async def held_evenly(client: txnclient.Client) -> dict[str, int]:
     """How many coordinator ids each of three processes holds, once each has its share."""
-    while True:
+
+    async def held() -> dict[str, int]:
         rows = (await client.admin("transactions.stats"))["coordinators"]
-        held = {row["coordinator"]: row["tcids"] for row in rows if "error" not in row}
-        if sorted(held.values()) == [5, 5, 6]:
-            return held
-        await asyncio.sleep(0.1)
+        return {row["coordinator"]: row["tcids"] for row in rows if "error" not in row}
+
+    return await until_answer(
+        held, lambda found: sorted(found.values()) == [5, 5, 6], "ids held evenly", longest_poll_s=0.1
+    )
 
 
 async def test_k1_zombies_that_wake_are_fenced_and_every_input_is_passed_on_once(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from itertools import pairwise
 import xxhash
 
 import txnclient
+from tests.waiting import until
 from txnwire.ids import HASH_SPACE
 
 PAUSE_S = 0.02
@@ -76,12 +77,16 @@ class Traffic:
         """Until every segment has stored and delivered something new. Raises what has ended a sender or receiver."""
         since_s = time.monotonic()
         sides = [(side, key) for side in ("sent", "received") for key in keys_of(self.segments)]
-        async with asyncio.timeout(timeout_s):
-            while not all(self._at[side] and self._at[side][-1] > since_s for side in sides):
-                for task in self._tasks:
-                    if task.done():
-                        task.result()
-                await asyncio.sleep(0.01)
+
+        def flowing() -> bool:
+            if all(self._at[side] and self._at[side][-1] > since_s for side in sides):
+                return True
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            return False
+
+        await until(flowing, "something new of every segment", within_s=timeout_s)
 
     def longest_silence_s(self, side: str, *, since_s: float) -> float:
         """Of the segment that was silent longest: between two acknowledgements ("sent"), or deliveries ("received"),

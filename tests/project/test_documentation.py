@@ -12,6 +12,7 @@ import shlex
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 import txnclient
 from tests.cluster import InProcessCluster, running_cluster
+from tests.waiting import until_answer
 from txnctl.cli import app
 from txnctl.metrics.catalogue import catalogue
 from txnctl.metrics.metric import MetricKind
@@ -81,12 +83,12 @@ async def test_every_etcdctl_recipe_finds_what_it_says(etcd: str, tmp_path: Path
     assert len(recipes) >= 25
     async with inspected(etcd, tmp_path) as (cluster, shown):
         for recipe in recipes:
-            for _ in range(200):
-                if (await recipe_output(cluster, recipe, shown)).strip():
-                    break
-                await asyncio.sleep(0.1)
-            else:
-                pytest.fail(f"found nothing: {recipe}")
+            await until_answer(
+                partial(recipe_output, cluster, recipe, shown),
+                str.strip,
+                f"something that is found by: {recipe}",
+                longest_poll_s=0.1,
+            )
         every = json.loads(await recipe_output(cluster, "etcdctl get --prefix -w json /", shown))["kvs"]
         values = {base64.b64decode(one["key"]): base64.b64decode(one.get("value", "")) for one in every}
     without = {key.removeprefix(cluster.prefix.encode()).split(b"/")[1] for key, value in values.items() if not value}

@@ -19,6 +19,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
+from tests.waiting import grown, until
 from txnclient import Snapshot
 from txnclient.reading.snapshot import Span
 from txnwire.ids import EARLIEST
@@ -128,11 +129,9 @@ async def test_snapshots_taken_under_load_hold_every_transaction_whole_or_not_at
             for number in range(12):
                 if number == 6:
                     await cluster.restart_server("broker")
-                before = list(ended)
+                before, more = list(ended), grown(ended, 2)
                 snapshots.append((await client.snapshot(TOPICS), before))
-                async with asyncio.timeout(20):
-                    while len(ended) < len(before) + 2:
-                        await asyncio.sleep(0.005)
+                await until(more, "two more transactions", within_s=20)
             stop.set()
         assert sum(bool(snapshot.pending) for snapshot, _ in snapshots) > 5, "nothing was under way"
         read: Counter[bytes] = Counter()

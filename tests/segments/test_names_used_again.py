@@ -8,6 +8,7 @@ import pytest
 
 from tests.segments.controlling import TOPIC, Inbox, Process, joining, running
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until_accepted
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate
@@ -18,13 +19,13 @@ from txnwire.ids import Position
 async def joined(process: Process, subscription: str = "s") -> Inbox:
     """As a client does: again, until nothing of what is being deleted stands in the way."""
     inbox = Inbox()
-    async with asyncio.timeout(60.0):
-        while True:
-            try:
-                await process.controller.join(joining("new", 2, subscription=subscription), inbox)
-                return inbox
-            except (Overloaded, TopicNotFound):
-                await asyncio.sleep(0.02)
+    await until_accepted(
+        lambda: process.controller.join(joining("new", 2, subscription=subscription), inbox),
+        (Overloaded, TopicNotFound),
+        "nothing that is being deleted to stand in the way",
+        longest_poll_s=0.02,
+    )
+    return inbox
 
 
 @pytest.mark.parametrize("answered", [True, False])

@@ -11,7 +11,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.lagging import HeldDecisions, create_over_both, reads_beside
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnclient import TransactionState
 from txnwire.ids import TxnId
 
@@ -159,9 +159,12 @@ async def test_d2_a_transaction_past_its_deadline_says_so(client: txnclient.Clie
     producer = await client.producer(topic)
     txn, writing = await client.begin(timeout=0.5), await client.begin(timeout=0.5)
     await producer.send(b"early", txn=writing)
-    async with asyncio.timeout(10):
-        while set((await client.outcomes([txn.id, writing.id])).values()) != {"ABORTED"}:
-            await asyncio.sleep(0.05)
+    await until_answer(
+        lambda: client.outcomes([txn.id, writing.id]),
+        lambda found: set(found.values()) == {"ABORTED"},
+        "both to be aborted",
+        within_s=10,
+    )
     with pytest.raises(txnclient.InvalidTxnState, match="timeout"):
         await txn.commit()
     assert txn.state == TransactionState.ABORTED
@@ -286,12 +289,14 @@ async def test_consume_transform_produce_is_exactly_once_through_aborts_and_rest
     workers = [asyncio.create_task(work(f"w{number}")) for number in range(2)]
     await asyncio.sleep(1.0)
     await cluster.restart_server("broker")
-    async with asyncio.timeout(60):
-        while len(done) < count:
-            await asyncio.sleep(0.05)
-            for worker in workers:
-                if worker.done():
-                    worker.result()
+
+    def worked_off() -> bool:
+        for worker in workers:
+            if worker.done():
+                worker.result()
+        return len(done) >= count
+
+    await until(worked_off, f"{count} messages to be handled")
     stop.set()
     await asyncio.gather(*workers)
     assert Counter(int(value) for value in await values(client, target)) == Counter(range(count))

@@ -207,9 +207,7 @@ async def test_plain_acks_and_watermark_are_flushed_without_clean_up(
         found = [await any_store.get(key) for key in expected]
         return all(record is not None and b"[1,2]" in record.value for record in found)
 
-    async with asyncio.timeout(10):
-        while not await stands():
-            await asyncio.sleep(0.01)
+    await until(stands, "both marks", within_s=10)
 
 
 # ---- faults, in memory

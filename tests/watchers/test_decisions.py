@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from tests.segments.virtual_time import LoopClock, virtual_time
-from tests.waiting import idle, until
+from tests.waiting import idle, until, until_turn
 from tests.watchers.decision_watch import NEVER, OFTEN, A, B, C
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from txnstore import keys, records
@@ -101,16 +101,13 @@ async def test_what_is_decided_while_many_are_taken_in_is_told_once_and_in_order
 
     decide(*((txn_id, 10 + number) for number, txn_id in enumerate(reversed(found[-2 * EVENTS_AT_ONCE :]))))
     loading = asyncio.ensure_future(membership.loaded(found))
-    while watch.statistics().held < 5_000:
-        await asyncio.sleep(0)
+    await until_turn(lambda: watch.statistics().held >= 5_000, "many that are held")
     held = watch.statistics().held
     assert 1_000 < held < len(found) - 2 * EVENTS_AT_ONCE
     decide((found[held + EVENTS_AT_ONCE], 90_001), (found[0], 90_002))
     watch._compare([keys.txn(found[1])], [header_of(found[1], 90_003)])
     turns = 0
-    while not notes.decisions:
-        await asyncio.sleep(0)
-        turns += 1
+    turns = await until_turn(lambda: notes.decisions, "a decision that is told")
     assert turns >= 10
     assert not loading.done()
     decide((found[3], 90_004))  # between two turns of telling

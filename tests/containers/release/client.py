@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 from tests.containers import load
 from tests.containers.engine import IMAGE, Container
 from tests.containers.release.kubelet import ContainerKubelet
+from tests.waiting import until
 
 PROGRAM = "/program/load.py"
 FOLDER = "/told"
@@ -60,10 +60,13 @@ class ContainerLoad:
 
     async def wait_committed(self, more: int) -> None:
         """Raises `AssertionError` with the log of the client where it stands still."""
-        wanted, until_s = self.committed + more, time.monotonic() + WITHIN_S
-        while self.committed < wanted:
-            assert time.monotonic() < until_s, f"no progress beyond {self.committed}: {self._log()}"
-            await asyncio.sleep(POLL_S)
+        wanted = self.committed + more
+        await until(
+            lambda: self.committed >= wanted,
+            lambda: f"more than {self.committed} transactions: {self._log()}",
+            within_s=WITHIN_S,
+            longest_poll_s=POLL_S,
+        )
 
     async def read(self) -> list[str]:
         """What a client reads that begins anew and does nothing else; in place of `async with`."""
@@ -77,10 +80,7 @@ class ContainerLoad:
     async def acknowledged(self) -> list[str]:
         """All values that are acknowledged, those of transactions once they are committed."""
         (self.folder / "tell").touch()
-        until_s = time.monotonic() + WITHIN_S
-        while not (self.folder / "told").exists():
-            assert time.monotonic() < until_s, self._log()
-            await asyncio.sleep(POLL_S)
+        await until((self.folder / "told").exists, self._log, within_s=WITHIN_S, longest_poll_s=POLL_S)
         told: list[str] = json.loads((self.folder / "told").read_text())
         (self.folder / "told").unlink()
         return told

@@ -6,7 +6,6 @@ many pods mount: data files, checkpoint, Parquet. A driver is started by the wor
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from pyspark_txnstore.jobs.flights import STATISTICS_CHECKPOINT
 from tests.containers.cluster import ContainerCluster
 from tests.containers.engine import SPARK_IMAGE, Container, Engine
+from tests.waiting import until_answer
 from txnctl.commands.shared.asking import Asking
 from txnctl.demo.flights import AIRLINES_FILE, FLIGHTS, PLANES_FILE, copy_data_files
 from txnctl.demo.spark.driver import batch_under_way
@@ -109,12 +109,20 @@ class SparkContainers:
     async def writing(self, admin: Asking, counted: int) -> int:
         """Returns the micro-batch once tasks have written in it and the driver has not committed; `counted`: batches
         that were committed before, at least. Raises `TimeoutError`."""
-        async with asyncio.timeout(UNDER_WAY_WITHIN_S):
-            while True:
-                batch = batch_under_way(self.checkpoint)
-                if batch is not None and batch >= counted and await _named_is_open(admin):
-                    return batch
-                await asyncio.sleep(POLL_S)
+
+        async def under_way() -> int | None:
+            batch = batch_under_way(self.checkpoint)
+            return batch if batch is not None and batch >= counted and await _named_is_open(admin) else None
+
+        batch = await until_answer(
+            under_way,
+            lambda found: found is not None,
+            f"a batch behind {counted} that is being written",
+            within_s=UNDER_WAY_WITHIN_S,
+            longest_poll_s=POLL_S,
+        )
+        assert batch is not None
+        return batch
 
     def batches(self) -> int:
         """That Spark has noted as done."""

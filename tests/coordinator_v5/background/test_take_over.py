@@ -92,9 +92,7 @@ async def test_an_announcement_at_the_moment_in_which_an_id_is_served_claims_wha
     one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
     begun = [(await one.coordinator.begin(0, timeout_ms=200_000)).txn_id for _ in range(3)]
     one.kill()
-    async with asyncio.timeout(300):
-        while two.coordinator.owned_tcids != (0,):
-            await asyncio.sleep(0.0001)
+    await until(lambda: two.coordinator.owned_tcids == (0,), "the take-over", within_s=300, longest_poll_s=0.0001)
     await two.coordinator.announce(Connection("a"), begun)
     await asyncio.sleep(15)
     assert open_headers(etcd) == begun
@@ -367,9 +365,8 @@ async def test_an_id_that_is_lost_while_it_is_loaded_is_not_served() -> None:
     slow = replace(FOUR, headers_at_once=1)
     two = Process(etcd, "two", slow)
     await two.start()
-    async with asyncio.timeout(300):  # looked at before the next one is loaded
-        while two.coordinator.owned_tcids != (0,):
-            await asyncio.sleep(0.0001)
+    # looked at before the next one is loaded
+    await until(lambda: two.coordinator.owned_tcids == (0,), "the first one", within_s=300, longest_poll_s=0.0001)
     other = records.encode(RegistrationRecord(id="other", address="other:1"))
     for tcid in (1, 2):
         etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(tcid)),))])

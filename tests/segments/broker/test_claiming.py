@@ -18,7 +18,7 @@ from segments.ledger.file_ledger_writer import FileLedgerWriter
 from segments.ledger.ledger import LedgerFailed, Recovered
 from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_write_op
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnstore import keys, records
 from txnstore.records import TopicRecord
 from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore, Put
@@ -99,9 +99,12 @@ async def test_a_segment_lost_as_its_topic_is_deleted_is_given_up_once(cluster: 
     assert found is not None
     marked = msgspec.structs.replace(records.decode(TopicRecord, found.value, key=key), deleting_ms=1)
     await cluster.store.commit(Commit(puts=(Put(key, records.encode(marked)),)))
-    async with asyncio.timeout(10.0):
-        while await cluster.store.get(keys.ledger(path)) is not None:
-            await asyncio.sleep(0.01)
+    await until_answer(
+        lambda: cluster.store.get(keys.ledger(path)),
+        lambda found: found is None,
+        "the ledger list to go",
+        within_s=10.0,
+    )
     assert tasks.failures == {}
 
 

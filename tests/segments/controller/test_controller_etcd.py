@@ -11,6 +11,7 @@ import pytest
 from segments.controller.controller import Controller, ControllerSettings
 from segments.layout.directory import Directory
 from tests.segments.controlling import TOPIC, Inbox, Positions, assignment_of, joining, names_of
+from tests.waiting import until_answer
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnwire.clock import SystemClock, SystemRandom
@@ -51,9 +52,12 @@ async def controllers(url: str, prefix: str, *names: str) -> AsyncIterator[list[
 
 
 async def eventually_assigned(store: EtcdStore, names: list[str]) -> None:
-    async with asyncio.timeout(10.0):
-        while list(names_of(await assignment_of(store))) != names:
-            await asyncio.sleep(0.02)
+    await until_answer(
+        lambda: assignment_of(store),
+        lambda found: list(names_of(found)) == names,
+        f"{names} to be assigned",
+        within_s=10.0,
+    )
 
 
 async def test_consumers_join_drop_and_move_to_the_successor(etcd: str, store: EtcdStore, key_prefix: str) -> None:

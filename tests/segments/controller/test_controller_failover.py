@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.segments.controlling import (
     subscription_of,
 )
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until_accepted
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
@@ -215,13 +217,12 @@ async def test_joins_that_race_a_fail_over_end_at_exactly_one_controller() -> No
         await a.controller.create_topic(TOPIC, 8, "")
 
         async def join_somewhere(name: str) -> pb.Assignment:
-            for attempt in range(200):
-                process = (a, b)[attempt % 2]
-                try:
-                    return await process.controller.join(joining(name), Inbox())
-                except NotOwner:
-                    await asyncio.sleep(0.01)
-            raise AssertionError("nobody took it")
+            processes = itertools.cycle((a, b))
+            return await until_accepted(
+                lambda: next(processes).controller.join(joining(name), Inbox()),
+                NotOwner,
+                f"a controller that takes {name}",
+            )
 
         joins = [asyncio.create_task(join_somewhere(f"w{i}")) for i in range(8)]
         await asyncio.sleep(0)

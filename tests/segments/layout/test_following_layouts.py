@@ -8,6 +8,7 @@ import pytest
 
 from tests.segments.controlling import TOPIC, Inbox, Process, assignment_of, joining, running, with_topic
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until_answer
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import Drained, encode
@@ -29,9 +30,13 @@ async def test_s7_children_are_assigned_once_their_parent_is_drained_and_taken_a
         parent, *children = split.paths.values()
 
         async def assigned(process: Process, expected: list[str]) -> None:
-            async with asyncio.timeout(10.0):
-                while (await assignment_of(process.store)).consumers != {f"w@{1:016x}": expected}:
-                    await asyncio.sleep(0.05)
+            await until_answer(
+                lambda: assignment_of(process.store),
+                lambda found: found.consumers == {f"w@{1:016x}": expected},
+                f"{expected} to be assigned",
+                within_s=10.0,
+                longest_poll_s=0.05,
+            )
 
         # What is drained is told before the layout is: what is active there stays assigned.
         await a.store.commit(Commit(puts=(Put(drained, encode(Drained(end=(1, 0)))),)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from segments.layout.layout_transitions import (
     SPLIT,
     Wanted,
@@ -15,7 +13,7 @@ from segments.layout.layout_transitions import (
 from segments.owner.segment import Segment
 from tests.segments.brokering import TOPIC, Cluster, Node
 from tests.segments.changing import ledgers_of, topology_of
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnstore import keys, records
 from txnstore.records import LedgerRecord
 from txnstore.store import Commit, Compare, Put, Relation, Target
@@ -67,9 +65,7 @@ async def serving(node: Node, path: str) -> Segment:
 
 
 async def eventually_split(cluster: Cluster, parent: str) -> None:
-    async with asyncio.timeout(10):
-        while (await topology_of(cluster)).epoch == 1:
-            await asyncio.sleep(0.005)
+    await until_answer(lambda: topology_of(cluster), lambda found: found.epoch != 1, "the split", within_s=10)
     topology = await topology_of(cluster)
     assert not topology.record.changes
     assert len(topology.active) == 2

@@ -38,9 +38,7 @@ async def test_c12_a_data_folder_that_goes_and_comes_back_costs_nothing_that_was
         found = await cluster.store.get(keys.owner(segment))
         return found is not None and found.create_revision > owner
 
-    async with asyncio.timeout(20.0):
-        while not await tried():
-            await asyncio.sleep(0.02)
+    await until(tried, "another owner to try", within_s=20.0)
     assert not folder.exists()
     found = await cluster.store.get(keys.ledger(segment))
     assert found is not None
@@ -73,9 +71,7 @@ async def test_l5_an_owner_whose_disk_takes_nothing_any_more_records_the_end_bef
             assert found is not None
             return records.decode(LedgerRecord, found.value, key=found.key).ledgers[0].closed_length == 1
 
-        async with asyncio.timeout(20.0):
-            while not await closed():
-                await asyncio.sleep(0.02)
+        await until(closed, "the end of the ledger to be recorded", within_s=20.0)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from segments.log.ledgers.retention import Retention
 from segments.log.settings import BrokerSettings
 from segments.owner.segment import Segment
 from tests.segments.brokering import Client, Cluster
+from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
@@ -131,14 +131,14 @@ async def live_through(cluster: Cluster, client: Client, served: Segment, rounds
 
 async def wait_stored_watermark(cluster: Cluster, served: Segment) -> None:
     """It follows what has ended within `watermark_flush_s`; until then a take-over reads from the old one."""
-    async with asyncio.timeout(10.0):
-        while True:
-            found = await cluster.store.get(keys.watermark(served.path))
-            if found is not None:
-                stored = records.decode(Watermark, found.value, key=found.key)
-                if Position(*stored.position) >= served.last_confirmed:
-                    return
-            await asyncio.sleep(0.01)
+
+    async def stored() -> bool:
+        found = await cluster.store.get(keys.watermark(served.path))
+        if found is None:
+            return False
+        return Position(*records.decode(Watermark, found.value, key=found.key).position) >= served.last_confirmed
+
+    await until(stored, f"a watermark at {served.last_confirmed}", within_s=10.0)
 
 
 async def leave_open(cluster: Cluster, client: Client, segment: str, epoch: int) -> None:

@@ -84,11 +84,12 @@ async def test_l7_a_repeat_is_known_below_the_watermark_too(cluster: Cluster) ->
     node = await cluster.start(settings=settings)
     producer = await (await cluster.connect(node)).producer(segment)
     last = [await producer.send(value) for value in "abc"][-1]
-    async with asyncio.timeout(10):
-        while (found := await cluster.store.get(keys.watermark(segment))) is None or (
-            records.decode(Watermark, found.value, key=found.key).position < last
-        ):
-            await asyncio.sleep(0.01)
+
+    async def stored() -> bool:
+        found = await cluster.store.get(keys.watermark(segment))
+        return found is not None and records.decode(Watermark, found.value, key=found.key).position >= last
+
+    await until(stored, f"a watermark at {last}", within_s=10)
     await node.crash()
     client = await cluster.connect(await cluster.start())
     producer = await client.producer(segment)

@@ -13,7 +13,7 @@ from tests.segments.brokering import TOPIC, Client, Cluster, Consumer, Node
 from tests.segments.changing import controlling, topology_of
 from tests.segments.gates import GatedStore, gate_stores
 from tests.segments.owner.seals import begin, give_up, serving
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import CursorMark, SubscriptionRecord
@@ -368,9 +368,9 @@ async def test_a_seal_that_comes_in_the_midst_of_a_seek_drains_nothing(setting: 
     """▲ All is acked, so with the seal it is drained, but for the seek that is about to move the cursor."""
     cluster, store = setting.cluster, setting.store
     await setting.consumer.ack(*setting.consumer.messages)
-    async with asyncio.timeout(10.0):
-        while await stored_mark(cluster, setting.segment) != setting.last:
-            await asyncio.sleep(0.002)
+    await until_answer(
+        lambda: stored_mark(cluster, setting.segment), lambda found: found == setting.last, "all acks", within_s=10.0
+    )
     served = setting.node.broker.segments[setting.segment]
     gate = SlowRead(served.ledgers.read)
     served.ledgers.read = gate  # type: ignore[method-assign]

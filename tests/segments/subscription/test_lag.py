@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from segments.log.settings import BrokerSettings
 from segments.owner.lag_samples import LagSampler
 from segments.subscription.lag import LagBudget, SubscriptionLag
 from tests.segments.brokering import Client, Cluster, Node
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnstore import keys, records
 from txnstore.records import LedgerRecord, SubscriptionRecord
 from txnstore.store import Commit, Put
@@ -127,9 +126,7 @@ async def test_a_transaction_counts_until_it_is_decided(memory_cluster: Cluster)
 
 
 async def until_lag(node: Node, segment: str, expected: tuple[int, int | None]) -> None:
-    async with asyncio.timeout(10):
-        while await lag(node, segment) != expected:
-            await asyncio.sleep(0.01)
+    await until_answer(lambda: lag(node, segment), lambda found: found == expected, f"{expected} behind", within_s=10)
 
 
 async def test_after_a_crash_everything_is_counted_again(memory_cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ from simulation.running.job import Job, Result
 from simulation.running.runner import run_all
 from simulation.running.totals import Totals
 from simulation.running.workers import SimulationWorker
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.timeout(600)  # seconds on a free machine
@@ -44,8 +45,8 @@ async def test_a_run_that_hangs_is_a_finding_that_says_where_and_the_next_one_is
 async def test_a_run_whose_process_dies_is_a_finding() -> None:
     async with SimulationWorker(hang_s=60.0) as worker:
         performed = asyncio.create_task(worker.perform(SHORT))
-        while worker._process is None:
-            await asyncio.sleep(0)
+        await until(lambda: worker._process is not None, "the process of the worker")
+        assert worker._process is not None
         os.kill(worker._process.pid, signal.SIGKILL)
         assert (await performed).findings[0].startswith("died: its process ended with -9")
 

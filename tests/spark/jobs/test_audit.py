@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pyspark_txnstore.jobs.judgement import KINDS
 from pyspark_txnstore.shared.process_client import close_clients
 from tests.cluster import InProcessCluster
 from tests.spark.service import Service
-from tests.waiting import wait_until
+from tests.waiting import until_answer, wait_until
 from txnclient.producing.producer import producer_impl
 from txnstore import keys, records
 from txnstore.store import Commit, Delete, Put
@@ -121,10 +122,10 @@ def test_what_was_received_is_held_against_what_is_stored(
 
 async def _quiet(client: txnclient.Client, *txn_ids: txnclient.TxnId) -> None:
     """Until nothing of them is left to be cleaned up."""
-    async with asyncio.timeout(60):
-        for txn_id in txn_ids:
-            while (await client.transaction_info(txn_id))["operations"]:
-                await asyncio.sleep(0.02)
+    for txn_id in txn_ids:
+        await until_answer(
+            partial(client.transaction_info, txn_id), lambda info: not info["operations"], f"no op records of {txn_id}"
+        )
 
 
 async def test_a_cluster_that_was_tampered_with_is_found_out(

@@ -19,6 +19,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
+from tests.waiting import until_turn
 from txnclient.producing.producer import producer_impl
 from txnclient.sync.bridge import Bridge, Sent
 from txnwire.entry import Columns
@@ -269,8 +270,7 @@ async def test_c1_a_send_that_is_cancelled_as_it_is_answered_leaves_its_transact
                 async def cancelled_once_stored() -> bool:
                     assert isinstance(sent, Sent)
                     assert sent.inner is not None
-                    while not sent.inner.done():
-                        await asyncio.sleep(0)
+                    await until_turn(sent.inner.done, "the send to be stored")
                     return sent.cancel()  # before anybody has told it
 
                 assert client._bridge.wait(cancelled_once_stored())

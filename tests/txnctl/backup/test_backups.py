@@ -16,6 +16,7 @@ import pytest
 import txnclient
 from tests.processes import process_cluster, read_all
 from tests.txnctl.command_line import Done, start, txnctl
+from tests.waiting import until
 from txnctl.launch.dev import DevCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(480)]
@@ -46,8 +47,7 @@ class Load:
 
     async def wait_for(self, more: int) -> list[int]:
         wanted = len(self.acknowledged) + more
-        while len(self.acknowledged) < wanted:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(self.acknowledged) >= wanted, f"{wanted} transactions to be acknowledged")
         return list(self.acknowledged)
 
 
@@ -119,9 +119,7 @@ async def test_a_backup_that_is_killed_counts_as_none_and_is_run_again(tmp_path:
     async with under_load(folder) as (cluster, load):
         await load.wait_for(150)
         process = await start(*backup_words(cluster, folder, to))
-        async with asyncio.timeout(60):
-            while not any((to / "ledgers").rglob("*.ledger.*")):
-                await asyncio.sleep(0.001)
+        await until(lambda: any((to / "ledgers").rglob("*.ledger.*")), "a part of a copy", longest_poll_s=0.001)
         process.kill()
         await process.wait()
         nothing = await txnctl("restore", str(to), "--to", str(tmp_path / "new"))

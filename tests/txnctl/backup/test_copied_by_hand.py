@@ -14,6 +14,7 @@ from tests.etcd_members import etcdctl
 from tests.processes import process_cluster
 from tests.txnctl.backup.test_backups import TOPICS, expect_restored, under_load
 from tests.txnctl.command_line import txnctl
+from tests.waiting import until_answer
 from txnstore import keys
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
@@ -50,9 +51,13 @@ async def repair_copied(snapshot: Path, new: Path) -> str:
 async def until_none(url: str, prefix: bytes) -> None:
     """Returns once no record of that kind is left."""
     store = await EtcdStore.connect(EtcdSettings(endpoints=(url,)), clock=SystemClock(), random=SystemRandom())
-    async with asyncio.timeout(30):
-        while (await store.range(prefix, keys.prefix_end(prefix), keys_only=True)).records:
-            await asyncio.sleep(0.001)
+    await until_answer(
+        lambda: store.range(prefix, keys.prefix_end(prefix), keys_only=True),
+        lambda found: not found.records,
+        f"no {prefix.decode()}",
+        within_s=30,
+        longest_poll_s=0.001,
+    )
     await store.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import re
@@ -16,6 +15,7 @@ import pytest
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import Recovered
 from tests.segments.brokering import Client, Cluster, Node
+from tests.waiting import until, until_answer
 from txnctl.checking.everything import what_is_missing
 from txnctl.checking.invariants import broken_invariants
 from txnctl.checking.ledgers import broken_ledgers
@@ -134,12 +134,11 @@ async def older_folder(world: World) -> tuple[list[str], dict[str, TxnId]]:
 
 
 async def eventually_watermark(world: World, segment: str) -> None:
-    async with asyncio.timeout(20.0):
-        while True:
-            found = await world.store.get(keys.watermark(segment))
-            if found is not None and records.decode(records.Watermark, found.value, key=found.key).position[1] >= 2:
-                return
-            await asyncio.sleep(0.02)
+    async def stored() -> bool:
+        found = await world.store.get(keys.watermark(segment))
+        return found is not None and records.decode(records.Watermark, found.value, key=found.key).position[1] >= 2
+
+    await until(stored, f"the watermark of {segment}", within_s=20.0)
 
 
 async def read(client: Client, segment: str, *expected: str) -> None:
@@ -291,9 +290,12 @@ async def aborted_in_a_later_sidecar(world: World) -> tuple[str, TxnId]:
     await node.close()
     node, _ = await world.start()
     await node.broker.segment(segment)
-    async with asyncio.timeout(20.0):
-        while await world.store.get(keys.aborted(segment, txn_id)) is not None:
-            await asyncio.sleep(0.02)
+    await until_answer(
+        lambda: world.store.get(keys.aborted(segment, txn_id)),
+        lambda found: found is None,
+        "no record of it",
+        within_s=20.0,
+    )
     await node.close()
     return segment, txn_id
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.cluster import InProcessCluster
 from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.txnctl.command_line import done, start, txnctl
+from tests.waiting import until_answer
 from txnctl.bench.latencies import Latencies
 from txnctl.bench.load import CallLoad
 from txnctl.commands.bench import _all_failed
@@ -117,9 +118,12 @@ async def test_every_kind_of_load_runs_against_a_cluster(cluster: InProcessClust
 async def test_interrupted_it_shows_what_it_has_measured(cluster: InProcessCluster) -> None:
     process = await start("bench", "transactions", TOPIC, "--create", "1", "--seconds", "60", url=cluster.url)
     async with cluster.connect() as client:
-        async with asyncio.timeout(30):
-            while not sum(one["committed"] for one in (await client.admin("transactions.stats"))["coordinators"]):
-                await asyncio.sleep(0.05)
+        await until_answer(
+            lambda: client.admin("transactions.stats"),
+            lambda stats: sum(one["committed"] for one in stats["coordinators"]),
+            "a transaction of the benchmark",
+            within_s=30,
+        )
     process.send_signal(signal.SIGINT)
     out, err = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 130

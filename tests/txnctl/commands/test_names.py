@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster, running_cluster
 from tests.txnctl.command_line import done, txnctl
+from tests.waiting import until_answer
 
 
 async def committed(client: txnclient.Client, *names: str, **options: object) -> None:
@@ -81,9 +81,12 @@ async def test_a_late_commit_of_a_deleted_name_begins_nothing_and_says_that_it_c
         mine, other = await client.begin(name="orders/1"), await client.begin(name="orders/1")
         await other.commit()
         await done("names", "delete", "orders/1", "--yes", url=cluster.url)
-        async with asyncio.timeout(30):
-            while (await client.admin("transactions.list"))["transactions"]:
-                await asyncio.sleep(0.1)
+        await until_answer(
+            lambda: client.admin("transactions.list"),
+            lambda answer: not answer["transactions"],
+            "none left",
+            within_s=30,
+        )
         with pytest.raises(txnclient.OutcomeUnknown):
             await mine.commit()
         assert (await client.admin("names.list"))["names"] == []

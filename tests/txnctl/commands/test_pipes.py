@@ -11,6 +11,7 @@ from tests.cluster import InProcessCluster
 from tests.processes import read_all
 from tests.txnclient.lossy_transport import LossyTransport
 from tests.txnctl.command_line import done, start, txnctl
+from tests.waiting import until_answer, until_turn
 from txnctl.commands.piping import _send, _Sent
 from txnctl.commands.shared.lines import Input, PipedMessage
 from txnwire.clock import SystemClock
@@ -111,11 +112,12 @@ async def test_ctrl_c_ends_consume_with_what_it_printed_acked(cluster: InProcess
     assert process.stdout is not None
     assert await asyncio.wait_for(process.stdout.readline(), 20) == b"one\n"
     async with cluster.connect() as client:  # printed is not acked yet
-        async with asyncio.timeout(20):
-            while (await client.admin("subscriptions.describe", topic=TOPIC, subscription="s"))["segments"][0][
-                "backlog"
-            ]:
-                await asyncio.sleep(0.05)
+        await until_answer(
+            lambda: client.admin("subscriptions.describe", topic=TOPIC, subscription="s"),
+            lambda answer: not answer["segments"][0]["backlog"],
+            "the ack",
+            within_s=20,
+        )
     process.send_signal(signal.SIGINT)
     _, err = await asyncio.wait_for(process.communicate(), 20)
     assert (process.returncode, err) == (130, b"")
@@ -142,9 +144,7 @@ async def test_ctrl_c_counts_the_transaction_whose_commit_is_on_its_way(cluster:
             messages = [PipedMessage(None, b"one"), PipedMessage(None, b"two")]
             transport.lose["end_txn_ok"] = 1
             sending = asyncio.create_task(_send(client, producer, sent, messages, timeout_s=60.0))
-            async with asyncio.timeout(20):
-                while transport.lose["end_txn_ok"]:
-                    await asyncio.sleep(0)
+            await until_turn(lambda: not transport.lose["end_txn_ok"], "the answer to be lost")
             assert (sending.done(), sent.messages) == (False, 0)
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):

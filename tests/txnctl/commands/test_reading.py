@@ -15,6 +15,7 @@ import pytest
 import txnclient
 from tests.cluster import InProcessCluster
 from tests.txnctl.command_line import done, start, txnctl
+from tests.waiting import until
 from txnctl.commands import reading
 from txnwire.ids import Position
 from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
@@ -28,9 +29,8 @@ async def values(cluster: InProcessCluster, *more: str) -> list[str]:
 
 async def later_than(time_ms: int) -> int:
     """A moment, in ms, after `time_ms` and before whatever is sent from now on."""
-    while (now := int(time.time() * 1000)) <= time_ms + 1:
-        await asyncio.sleep(0.001)
-    return now
+    await until(lambda: int(time.time() * 1000) > time_ms + 1, "a later moment")
+    return int(time.time() * 1000)
 
 
 async def test_read_leaves_nothing_behind_and_ends_with_what_is_committed(cluster: InProcessCluster) -> None:

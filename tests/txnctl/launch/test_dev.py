@@ -10,6 +10,7 @@ import socket
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,10 @@ async def test_ctrl_c_sigterm_and_sigkill_leave_nothing_and_the_data_stays(tmp_p
     assert (tmp_path / "d" / "logs" / "etcd.log").exists()
 
 
+def is_another(running: Dev, part: str, killed: int) -> bool:
+    return running.pid_of(part) not in (None, killed)
+
+
 async def test_whatever_is_killed_comes_back_and_serves(tmp_path: Path) -> None:
     async with dev(tmp_path / "d") as running, txnclient.connect(running.url) as client:
         await client.create_topic(TOPIC)
@@ -101,9 +106,12 @@ async def test_whatever_is_killed_comes_back_and_serves(tmp_path: Path) -> None:
                 killed = running.pid_of(part)
                 assert killed is not None
                 os.kill(killed, signal.SIGKILL)
-                async with asyncio.timeout(30):
-                    while running.pid_of(part) in (None, killed):
-                        await asyncio.sleep(0.05)
+                await until(
+                    partial(is_another, running, part, killed),
+                    f"{part} to be started again",
+                    within_s=30,
+                    longest_poll_s=0.05,
+                )
                 async with asyncio.timeout(60):
                     await send_in_a_transaction(client, producer, part.encode())
         async with await client.reader(TOPIC, start="earliest", end="latest") as reader:

@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from structlog.testing import capture_logs
 
+from tests.waiting import until
 from txnctl.launch.supervisor import ChildSpec, Supervisor
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_a_child_whose_log_file_cannot_be_opened_comes_back_once_it_can(tmp_path: Path) -> None:
@@ -31,14 +25,14 @@ async def test_a_child_whose_log_file_cannot_be_opened_comes_back_once_it_can(tm
             folder.rename(away)
             folder.write_text("in the way")
             child.signal(signal.SIGKILL)
-            await until(lambda: sum(one["event"] == "child_not_started" for one in told) >= 2)
+            await until(lambda: sum(one["event"] == "child_not_started" for one in told) >= 2, "two failed starts")
             assert (child.pid, child.restarts) == (None, 1), "one death, however often it is tried"
             folder.unlink()
             away.rename(folder)
-            await until(lambda: child.pid is not None)
+            await until(lambda: child.pid is not None, "its process")
             assert child.restarts == 1
             child.signal(signal.SIGKILL)  # it is kept as before
-            await until(lambda: child.restarts == 2 and child.pid is not None)
+            await until(lambda: child.restarts == 2 and child.pid is not None, "its second restart")
     first = next(one for one in told if one["event"] == "child_not_started")
     assert first["child"] == "sleeper"
     assert str(folder) in first["error"]
@@ -52,7 +46,7 @@ async def test_a_child_that_cannot_be_started_again_is_stopped_at_once(tmp_path:
             folder.rename(tmp_path / "away")
             folder.write_text("in the way")
             supervisor.children["sleeper"].signal(signal.SIGKILL)
-            await until(lambda: any(one["event"] == "child_not_started" for one in told))
+            await until(lambda: any(one["event"] == "child_not_started" for one in told), "a failed start")
         tries = sum(one["event"] == "child_not_started" for one in told)
         folder.unlink()
         await asyncio.sleep(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.segments.virtual_time import LoopClock, run
+from tests.waiting import until
 from txnctl.process import store_mark
 from txnctl.process.store_mark import EVERY_S, FILE, Mark, StoreMark, follow_identity
 from txnstore import keys
@@ -90,12 +90,6 @@ def test_e8_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30.0):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def test_e8_a_kept_mark_follows_etcd_and_outlives_what_fails(
     tmp_path: Path, memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +102,7 @@ async def test_e8_a_kept_mark_follows_etcd_and_outlives_what_fails(
     async def raised() -> None:
         """Until the mark has reached a new revision of the store."""
         result = await memory_store.commit(Commit(puts=(Put(b"/some", b"thing"),)))
-        await until(lambda: kept(folder).revision >= result.revision)
+        await until(lambda: kept(folder).revision >= result.revision, "the mark to follow")
 
     def failures() -> int:
         return sum(one["event"] == "store mark not written" for one in told)
@@ -118,10 +112,12 @@ async def test_e8_a_kept_mark_follows_etcd_and_outlives_what_fails(
         await raised()
         await raised()
         folder.rename(away)
-        await until(lambda: failures() >= 2)
+        await until(lambda: failures() >= 2, "two failures")
         StoreMark(folder).write(store("strange"), 9)
         before = failures()
-        await until(lambda: failures() >= before + 3)  # the last ones met the strange one for sure
+        await until(
+            lambda: failures() >= before + 3, "three more failures"
+        )  # the last ones met the strange one for sure
         assert kept(folder).incarnation == "strange"
         folder.rename(tmp_path / "strange")
         away.rename(folder)

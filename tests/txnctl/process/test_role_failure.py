@@ -105,9 +105,12 @@ async def test_a_segment_whose_housekeeping_shows_a_defect_is_given_up_and_no_ot
         await until(lambda: server.tasks.failures.get("housekeeping"))
         monkeypatch.undo()
         assert "housekeeping of public/default/bad/0000-ffff-0 has ended" in (server.not_ready() or "")
-        async with asyncio.timeout(60):
-            while (again := broker.segments.get("public/default/bad/0000-ffff-0")) is None or again.epoch == epoch:
-                await asyncio.sleep(0.01)
+
+        def taken_again() -> bool:
+            again = broker.segments.get("public/default/bad/0000-ffff-0")
+            return again is not None and again.epoch != epoch
+
+        await until(taken_again, "the segment to be taken again")
         assert broker.segments["public/default/good/0000-ffff-0"] is good
         await (await client.producer("topic://public/default/bad")).send(b"goes on")
 

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.segments.power_failures import RecordedDisk, tree_of
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until
 from txnctl.process import store_mark
 from txnctl.process.store_mark import EVERY_S, FILE, StoreMark, follow_identity
 from txnstore import keys
@@ -162,9 +163,11 @@ async def test_c12_nothing_is_written_where_a_data_folder_was(
     monkeypatch.setattr(store_mark, "EVERY_S", 0.0)
     with capture_logs() as told:
         keeping = asyncio.create_task(mark.keep(memory_store))
-        async with asyncio.timeout(30.0):
-            while not any(one["event"] == "store mark not written" for one in told):
-                await asyncio.sleep(0)
+        await until(
+            lambda: any(one["event"] == "store mark not written" for one in told),
+            "a mark that was not written",
+            within_s=30.0,
+        )
         keeping.cancel()
     assert not folder.exists()
     (tmp_path / "away").rename(folder)

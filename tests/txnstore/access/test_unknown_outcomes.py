@@ -22,6 +22,7 @@ from tests.txnstore.faulty_store import (
     create,
     record,
 )
+from tests.waiting import until_turn
 from txnstore import keys
 from txnstore.access.backend import Backend, RequestFence
 from txnstore.access.group_commit import COMPANY, COMPANY_S, GroupCommit
@@ -157,8 +158,7 @@ async def test_what_a_refused_group_left_unsent_is_withdrawn_too() -> None:
     innocent = [store.commit(create(b"/k/%d" % n, b""), timeout_s=2.0) for n in range(8)]
     poison = store.commit(Commit(puts=(Put(b"", b""),)), timeout_s=2.0)
     waiting = asyncio.gather(poison, *innocent, return_exceptions=True)
-    while not store.statistics().splits:
-        await asyncio.sleep(0)
+    await until_turn(lambda: store.statistics().splits, "a group that is tried in parts")
     store.memory_backend.disconnect()
     outcomes = await waiting
     await asyncio.sleep(5)

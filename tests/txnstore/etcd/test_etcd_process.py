@@ -18,7 +18,7 @@ import pytest
 
 from tests.processes import is_alive
 from tests.txnstore.contract_steps import IN_TIME_S
-from tests.waiting import until
+from tests.waiting import until, until_accepted
 from txnstore.access.leases import KeptLease
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, find_etcd, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
@@ -320,13 +320,8 @@ async def test_e3_a_full_etcd_recovers_by_maintenance(tmp_path: Path) -> None:
         assert (await store.status()).no_space
         settings = MaintenanceSettings(every_s=0.5, keep_s=1.0, pressing_cooldown_s=1.0)
         maintaining = asyncio.create_task(Maintenance(store, SystemClock(), by="test", settings=settings).run())
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    assert (await store.commit(new)).succeeded
-                    break
-                except StoreFull:
-                    await asyncio.sleep(0.1)
+        result = await until_accepted(lambda: store.commit(new), StoreFull, "room", longest_poll_s=0.1)
+        assert result.succeeded
         assert not (await store.status()).no_space
         maintaining.cancel()
         await asyncio.wait([maintaining])

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from tests.txnwire.transport.calling import Pushes, TestServer, TestService, open_caller, send, send_ok
 from tests.txnwire.transport.test_grpc_transport import echo_process
-from tests.waiting import idle, until
+from tests.waiting import idle, until, until_turn
 from txnwire import errors
 from txnwire.errors import (
     ConnectionLost,
@@ -56,8 +56,7 @@ async def test_a_coroutine_s_result_is_the_reply(server: TestServer, service: Te
 
     async def later(command: pb.Command) -> pb.Command:
         started.append(command.send.sequence_id)
-        while len(started) < 5:
-            await asyncio.sleep(0)
+        await until_turn(lambda: len(started) >= 5, "five calls at once")
         return send_ok(command)
 
     service.handlers["send"] = lambda _peer, command: later(command)

@@ -16,6 +16,7 @@ from segments.ledger.ledger import LedgerFailed, LedgerFenced
 from segments.log.ledgers.segment_log import SegmentLog
 from tests.segments.gates import GatedStore
 from tests.segments.log.segment_log import SEGMENT, append, own, stored_record, take_over, whole_log, writer_of
+from tests.waiting import until, until_turn
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
@@ -49,9 +50,7 @@ async def test_a_ledger_is_listed_before_there_is_a_file_of_it_or_anything_in_it
     ledgers = SegmentLog(store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")  # type: ignore[arg-type]
     store.hold(lambda commit: any(put.key == keys.ledger(SEGMENT) for put in commit.puts))
     taking = asyncio.create_task(ledgers.take_over())
-    async with asyncio.timeout(10.0):
-        while not store.waiting:
-            await asyncio.sleep(0)
+    await until(lambda: store.waiting, "the write of the ledger list", within_s=10.0)
     done, _ = await asyncio.wait([taking], timeout=0.1)  # files take less
     assert not done
     assert await ledger_store.list() == []
@@ -110,8 +109,7 @@ async def test_who_looks_again_and_again_as_the_log_rolls_gets_no_further(
     await append(ledgers, b"a", b"b")
     gates.hold(lambda _: True)
     rolling = asyncio.create_task(ledgers.roll(ledgers.footer(1, 2, b"{}")))
-    while not gates.waiting:
-        await asyncio.sleep(0)
+    await until_turn(lambda: gates.waiting, "the write of the next ledger")
     at = Position(1, 2)
     for _ in range(3):
         at = ledgers.settle(at)

@@ -15,7 +15,7 @@ import pytest
 import txnclient
 from tests.processes import read_all
 from tests.txnclient.queueing import TOPIC, force_abort, prepared, received
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnclient.connection.deadlines import Deadline
 from txnclient.connection.opening import Opening
 from txnclient.connection.topic_layout import TopicLayout
@@ -61,9 +61,7 @@ async def receiving(consumer: txnclient.Consumer) -> AsyncIterator[None]:
 
 
 async def dead_letters(client: txnclient.Client, topic: str, count: int) -> list[txnclient.Message]:
-    async with asyncio.timeout(20):
-        while topic not in await client.list_topics():
-            await asyncio.sleep(0.01)
+    await until_answer(client.list_topics, lambda found: topic in found, f"{topic}", within_s=20)
     async with await client.reader(topic) as reader:
         found = [await reader.receive(timeout=10) for _ in range(count)]
         assert await reader.receive_many(1, timeout=0.2) == []
@@ -345,9 +343,9 @@ async def test_process_nacks_what_the_handler_refuses_and_goes_on_with_the_rest(
         stop = asyncio.Event()
         working = asyncio.create_task(txnclient.process(consumer, handler, producer, stop=stop))
         assert sorted(message.value for message in await dead_letters(client, DEAD, 2)) == [b"11", b"3"]
-        async with asyncio.timeout(20):
-            while len(await read_all(client, target)) < 18:
-                await asyncio.sleep(0.05)
+        await until_answer(
+            lambda: read_all(client, target), lambda found: len(found) >= 18, "what was handled", within_s=20
+        )
         stop.set()
         done = await working
         assert (done.messages, done.nacked) == (18, 4)

@@ -11,6 +11,7 @@ import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
 from tests.txnctl.command_line import txnctl
+from tests.waiting import until_answer
 from txnclient.consuming.places.lag import subscription_lag
 
 ORDERS, INVOICES = "topic://public/default/orders", "topic://public/default/invoices"
@@ -92,9 +93,7 @@ async def test_a_segment_without_an_owner_is_not_known(cluster: InProcessCluster
 
 
 async def until_known(consumer: txnclient.Consumer[bytes], messages: int) -> None:
-    async with asyncio.timeout(20):
-        while (await consumer.lag()).messages != messages:
-            await asyncio.sleep(0.05)
+    await until_answer(consumer.lag, lambda lag: lag.messages == messages, f"a lag of {messages}", within_s=20)
 
 
 async def command(cluster: InProcessCluster, *words: str) -> str:
