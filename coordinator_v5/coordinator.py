@@ -410,7 +410,7 @@ class Coordinator:
             tcids=tuple(tc.tcid for tc in tcids),
             open=sum(tc.open_count for tc in tcids),
             sessions=len(state.sessions),
-            retained=sum(len(tc.finals) for tc in tcids),
+            retained=sum(tc.retained for tc in tcids),
             stuck=counters.stuck,
             begun=counters.begun,
             committed=counters.committed,

@@ -213,6 +213,9 @@ class OwnedTcid:
         self.aged: dict[int, OwnedTransaction] = {}
         self.finals: dict[int, Seen] = {}
         """Decided transactions by counter, in the order seen: collected when their retention is over."""
+        self.again: dict[int, Seen] = {}
+        """Those whose retention is over and that could not be collected. ▲ In a line of their own: in `finals` each try
+        would wait until the retention of all others is over."""
         self.waiting: deque[BeginRequest] = deque()
         self.lost = False
         self._deadlines: list[tuple[float, OwnedTransaction]] = []
@@ -323,17 +326,34 @@ class OwnedTcid:
         self, counter: int, committed: bool, revision: int, *, now: float, name: str | None, writers: int = 0
     ) -> None:
         """Start its retention, unless it has started before."""
-        if counter not in self.finals:
+        if not self.retains(counter):
             self.finals[counter] = Seen(now, Collectable(counter, committed, revision), name, writers)
 
+    def retains(self, counter: int) -> bool:
+        """Whether it waits for its collection here."""
+        return counter in self.finals or counter in self.again
+
+    @property
+    def retained(self) -> int:
+        return len(self.finals) + len(self.again)
+
     def collectable(self, now: float, retention_s: float, limit: int) -> list[Seen]:
-        """Remove and return transactions whose retention is over, in id order."""
-        found: list[Seen] = []
+        """Remove and return transactions whose retention is over, in id order: at most `limit` that are tried for the
+        first time, and as many of those handed to `collect_again`."""
+        found = list(islice(self.again.values(), limit))
+        for seen in found:
+            del self.again[seen.final.counter]
+        first = len(found)
         for seen in islice(self.finals.values(), limit):
             if now - seen.seen_at < retention_s:
                 break
             found.append(seen)
-        for seen in found:
+        for seen in found[first:]:
             del self.finals[seen.final.counter]
         found.sort(key=lambda seen: seen.final.counter)
         return found
+
+    def collect_again(self, seen: Seen) -> None:
+        """One that `collectable` has returned could not be collected: it is returned again."""
+        if seen.final.counter not in self.finals:
+            self.again[seen.final.counter] = seen

@@ -124,8 +124,8 @@ class Collector:
             except NotOwner:
                 log.info("another coordinator owns the coordinator id now", tcid=tc.tcid)
             finally:
-                for counter, seen in left.items():
-                    tc.finals.setdefault(counter, seen)
+                for seen in left.values():
+                    tc.collect_again(seen)
         self._state.counters.collected += collected
         return collected
 
@@ -162,8 +162,8 @@ class Collector:
             parts = [[one] for one in batch] if apart else _cut(batch)
             if len(parts) > 1:
                 return sum([await self._collect(tc, {one: batch[one] for one in part}, due) for part in parts])
-        for counter, seen in batch.items():
-            tc.finals.setdefault(counter, seen)
+        for seen in batch.values():
+            tc.collect_again(seen)
         return 0
 
     async def _commit(self, tc: OwnedTcid, batch: dict[int, Seen], due: list[Seen]) -> bool:
@@ -254,7 +254,7 @@ class Collector:
                     except UNREADABLE as error:
                         log.error("leftovers not cleared", txn=str(txn_id), error=str(error))
                 self._stuck.pop(txn_id, None)
-                tc.finals.setdefault(txn_id.counter, stuck.seen)
+                tc.collect_again(stuck.seen)
         self._count_stuck()
 
     async def _clear_leftovers(self, txn_id: TxnId) -> None:

@@ -191,7 +191,7 @@ async def _walk_finals(state: CoordinatorState, tc: OwnedTcid) -> None:
             except UNREADABLE as error:
                 log.error("unreadable header left alone", key=repr(record.key), error=str(error))
                 continue
-            if tc.find(counter) is None and counter not in tc.finals:
+            if tc.find(counter) is None and not tc.retains(counter):
                 if record.version == 1:
                     _missed(state, tc, record)
                 else:

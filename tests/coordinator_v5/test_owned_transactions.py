@@ -113,6 +113,25 @@ def test_retention_starts_when_a_decision_is_first_seen() -> None:
     assert tc.collectable(100.0, 60.0, 10) == []
 
 
+def test_what_could_not_be_collected_comes_before_those_in_their_retention_and_takes_no_room_of_others() -> None:
+    tc = owned()
+    for counter in range(1, 7):
+        tc.saw_final(counter, True, 100, now=0.0 if counter < 5 else 50.0, name=None)
+    first, second = tc.collectable(60.0, 60.0, 2)
+    tc.collect_again(second)
+    tc.collect_again(first)
+    tc.saw_final(1, True, 100, now=60.0, name=None)
+    assert (tc.retained, tc.retains(1), tc.retains(7)) == (6, True, False)
+    assert [seen.final.counter for seen in tc.collectable(60.0, 60.0, 2)] == [1, 2, 3, 4]
+    assert (tc.collectable(60.0, 60.0, 2), tc.retained) == ([], 2)
+    for seen in (first, second):
+        tc.collect_again(seen)
+    assert [seen.final.counter for seen in tc.collectable(60.0, 60.0, 1)] == [1]
+    tc.saw_final(1, True, 100, now=70.0, name=None)  # found again by a walk meanwhile
+    tc.collect_again(first)
+    assert [seen.final.counter for seen in tc.collectable(200.0, 60.0, 10)] == [1, 2, 5, 6]
+
+
 def test_the_overdue_are_counted_without_being_taken() -> None:
     tc = owned()
     for counter, due in enumerate((3.0, 1.0, 9.0, 2.0, 8.0), start=1):

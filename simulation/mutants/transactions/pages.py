@@ -87,8 +87,8 @@ MUTANTS = (
         rule="headers that are found in pages behind a take-over are those that it does not know yet",
         section="§9",
         file="coordinator_v5/background/take_over.py",
-        old="            if tc.find(counter) is None and counter not in tc.finals:\n",
-        new="            if counter not in tc.finals:\n",
+        old="            if tc.find(counter) is None and not tc.retains(counter):\n",
+        new="            if not tc.retains(counter):\n",
         tests=(
             "tests/coordinator_v5/background/test_take_over.py::test_d4_a_successor_finds_every_open_transaction_and_ends_it",
         ),
@@ -99,7 +99,7 @@ MUTANTS = (
         rule="what a round of collection has not come to stays in line",
         section="§5",
         file="coordinator_v5/background/collector.py",
-        old="                for counter, seen in left.items():\n                    tc.finals.setdefault(counter, seen)\n",
+        old="                for seen in left.values():\n                    tc.collect_again(seen)\n",
         new="                left.clear()\n",
         tests=(
             "tests/coordinator_v5/background/test_collection.py::test_what_a_round_that_is_interrupted_has_not_come_to_stays_in_line",

@@ -46,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="headers whose collection was refused several times in a row stay in line",
         section="§5",
         file="coordinator_v5/background/collector.py",
-        old="        for counter, seen in batch.items():\n            tc.finals.setdefault(counter, seen)\n",
+        old="        for seen in batch.values():\n            tc.collect_again(seen)\n",
         new="",
         tests=(
             "tests/coordinator_v5/background/test_collection.py::"

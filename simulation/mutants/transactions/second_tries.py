@@ -144,10 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="what a failed round of collection had in hand is collected by a later one",
         section="§5",
         file="coordinator_v5/background/collector.py",
-        old=(
-            "                for counter, seen in left.items():\n"
-            "                    tc.finals.setdefault(counter, seen)\n"
-        ),
+        old="                for seen in left.values():\n                    tc.collect_again(seen)\n",
         new="                pass\n",
         tests=(f"{TRIES}e5_what_a_round_of_collection_could_not_take_along_is_taken_by_a_later_one",),
         why_tests=SELDOM,

@@ -15,8 +15,9 @@ from tests.coordinator_v5.processes import SEGMENT, Process, fresh_etcd, headers
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
-from txnstore.records import ABORTED, REASON_LOST
-from txnstore.store import Commit, Delete, Put, RangeResult
+from txnstore.records import ABORTED, REASON_LOST, GcHorizon
+from txnstore.store import Commit, CommitVerdict, Delete, Put, RangeResult
+from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
 
 
@@ -123,4 +124,55 @@ async def test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_e
     await asyncio.sleep(5)
     assert process.coordinator.statistics().stuck == 0
     assert process.coordinator._collector._tries == {}
+    await process.close()
+
+
+async def stream_of_others(process: Process) -> None:
+    while True:
+        await run_transactions(process, 1)
+        await asyncio.sleep(0.25)
+
+
+@virtual_time
+async def test_e5_one_with_ops_is_tried_again_in_time_though_others_are_decided_all_the_while() -> None:
+    """It is tried after 1, 2, 4 and 8 s; dies if it then waits behind those whose retention is not over."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    held = (await process.coordinator.begin(0)).txn_id
+    assert await process.write(held, epoch=await process.own())
+    await process.coordinator.end(held, commit=True)
+    others = asyncio.create_task(stream_of_others(process))
+    await asyncio.sleep(70)  # its retention, and the first tries
+    assert process.coordinator.statistics().stuck == 1
+    prefix = keys.write_ops(held, SEGMENT)
+    etcd.mvcc.commit([Commit(deletes=(Delete(prefix, keys.prefix_end(prefix)),))])
+    await until(lambda: etcd.mvcc.get(keys.txn(held)) is None, within_s=20)
+    others.cancel()
+    await process.close()
+
+
+@pytest.mark.parametrize("refusals", [1, 3], ids=["interrupted", "refused"])
+@virtual_time
+async def test_a_round_that_failed_is_made_again_at_once_though_others_are_decided_all_the_while(refusals: int) -> None:
+    """What the round has left comes first in the next one."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    first = (await process.coordinator.begin(0)).txn_id
+    await process.coordinator.end(first, commit=True)
+    others = asyncio.create_task(stream_of_others(process))
+    write, failed = process.store.commit, list[int]()
+
+    async def failing(commit: Commit, **options: Any) -> CommitVerdict:
+        if len(failed) < refusals and any(delete.key == keys.txn(first) for delete in commit.deletes):
+            failed.append(len(failed) + 1)
+            if refusals == 1:
+                raise StoreUnavailable("just now")
+            horizon = records.encode(GcHorizon(revision=len(failed)))  # another coordinator's
+            etcd.mvcc.commit([Commit(puts=(Put(keys.GC_HORIZON, horizon),))])
+        return await write(commit, **options)
+
+    process.store.commit = failing  # type: ignore[method-assign]
+    await until(lambda: len(failed) == refusals, within_s=75)
+    await until(lambda: etcd.mvcc.get(keys.txn(first)) is None, within_s=5)
+    others.cancel()
     await process.close()
