@@ -68,9 +68,9 @@ class Stuck(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """An outcome block stamped by a clock that ran ahead, first seen at `seen_s` (monotonic)."""
+    """An outcome block stamped by a clock that ran ahead: its mod revision, first seen at `seen_s` (monotonic)."""
 
-    touched_ms: int
+    revision: int
     seen_s: float
 
 
@@ -297,7 +297,7 @@ class Collector:
         TCID's blocks once, then only the oldest block.
 
         A block stamped in the future gives no hint about the others: it is set aside, ▲ and its retention counts from
-        when this process first saw it."""
+        when this process first saw it as it is."""
         expired = 0
         for tc in list(self._state.tcids.values()):
             blocks = self._blocks.get(tc.tcid)
@@ -316,21 +316,28 @@ class Collector:
                     blocks.popleft()
                     continue
                 if outcomes.mod_revision and outcomes.touched_ms > now_ms:
-                    ahead[blocks.popleft()] = Ahead(outcomes.touched_ms, self._state.clock.monotonic())
+                    ahead[blocks.popleft()] = Ahead(outcomes.mod_revision, self._state.clock.monotonic())
                     continue
                 if outcomes.mod_revision and outcomes.touched_ms >= before_ms:
                     break
                 if outcomes.mod_revision:
-                    expired += (await self._state.store.commit(plan_expire_outcomes(outcomes))).succeeded
+                    if not await self._expire(outcomes):
+                        break
+                    expired += 1
                 blocks.popleft()
         return expired
 
+    async def _expire(self, outcomes: OutcomeBitmap) -> bool:
+        """▲ False: it was written meanwhile. It stays in line: nothing else would ever look at it here."""
+        return (await self._state.store.commit(plan_expire_outcomes(outcomes))).succeeded
+
     async def _expire_ahead(self, tcid: int, blocks: deque[int], ahead: dict[int, Ahead]) -> int:
-        """Delete blocks set aside here for the whole retention, ▲ unless they were touched since: a block with a new
-        stamp is judged by it, because its outcomes may still be asked for."""
+        """Delete blocks set aside here for the whole retention, ▲ unless they were written since: outcomes were added,
+        which may still be asked for, and their stamp is the old one if that lies further ahead. They are judged anew.
+        """
         seen_before_s = self._state.clock.monotonic() - self._state.settings.outcome_retention_s
         expired = 0
-        for block, (touched_ms, seen_s) in list(ahead.items()):
+        for block, (revision, seen_s) in list(ahead.items()):
             if seen_s > seen_before_s:
                 continue
             try:
@@ -340,10 +347,12 @@ class Collector:
                 log.error("outcomes not expired", error=str(error))
                 del ahead[block]
                 continue
-            if outcomes.mod_revision and outcomes.touched_ms != touched_ms:
+            if outcomes.mod_revision not in (0, revision):
                 blocks.appendleft(block)
             elif outcomes.mod_revision:
-                expired += (await self._state.store.commit(plan_expire_outcomes(outcomes))).succeeded
+                if not await self._expire(outcomes):
+                    continue
+                expired += 1
             del ahead[block]
         return expired
 

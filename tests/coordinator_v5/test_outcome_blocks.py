@@ -6,6 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.decided import check_outcomes, run_transactions
 from tests.coordinator_v5.processes import (
@@ -18,7 +21,8 @@ from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.store import Commit, Put, RangeResult
+from txnstore.store import Commit, CommitVerdict, Put, RangeResult
+from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
 
 WEEK_MS = 7 * 24 * 3_600_000
@@ -150,4 +154,87 @@ async def test_a_backlog_of_many_blocks_is_collected_in_bounded_commits() -> Non
     outcomes |= await run_transactions(process, 50, tcid=1)
     await until(lambda: not headers(etcd), within_s=120)
     await check_outcomes(process, outcomes)
+    await process.close()
+
+
+@virtual_time
+async def test_blocks_that_could_not_be_listed_are_listed_again_and_expire() -> None:
+    """A failed listing leaves no empty list behind: it would stand for the predecessor's blocks for good."""
+    etcd = fresh_etcd()
+    before = await Process(etcd, "one", SOON).start()
+    await decided(before, etcd)
+    await before.close()
+    process = await Process(etcd, "two", SOON).start()
+    read, failed = process.store.range, list[bytes]()
+
+    async def fails_once(start: bytes, end: bytes, **options: Any) -> RangeResult:
+        if start.startswith(keys.TXN_OUTCOME) and not failed:
+            failed.append(start)
+            raise StoreUnavailable("just now")
+        return await read(start, end, **options)
+
+    process.store.range = fails_once  # type: ignore[method-assign]
+    process.clock.step_ms = 700_000
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=60)
+    assert failed
+    await process.close()
+
+
+@virtual_time
+async def test_outcomes_added_to_a_block_touched_in_the_future_are_kept_as_long_as_others() -> None:
+    """▲ Its stamp stays in the future with each of them: the block counts as touched by its revision."""
+    etcd = fresh_etcd()
+    few_ids = replace(SOON, id_block=4)
+    process = await Process(etcd, "one", few_ids).start()
+    process.clock.step_ms = 520 * WEEK_MS
+    await decided(process, etcd)
+    await process.close()
+    process = await Process(etcd, "two", few_ids).start()
+    await asyncio.sleep(500)
+    later = await decided(process, etcd)
+    assert len(within(etcd, keys.TXN_OUTCOME)) == 1
+    await asyncio.sleep(500)
+    await check_outcomes(process, later)
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=700)
+    await process.close()
+
+
+@virtual_time
+async def test_a_block_touched_in_the_future_that_can_no_longer_be_read_is_reported_once() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", SOON).start()
+    process.clock.step_ms = 520 * WEEK_MS
+    await decided(process, etcd)
+    process.clock.step_ms = 0
+    await asyncio.sleep(30)
+    (block,) = within(etcd, keys.TXN_OUTCOME)
+    etcd.mvcc.commit([Commit(puts=(Put(block.key, b"not an outcome block"),))])
+    with capture_logs() as logs:
+        await asyncio.sleep(2 * SOON.outcome_retention_s)
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == ["outcomes not expired"]
+    await process.close()
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["in-line", "set-aside"])
+@virtual_time
+async def test_a_block_that_is_written_while_it_expires_is_looked_at_again_and_expires_later(ahead: bool) -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", SOON).start()
+    process.clock.step_ms = 520 * WEEK_MS if ahead else 0
+    await decided(process, etcd)
+    process.clock.step_ms = 0
+    write, written = process.store.commit, list[bytes]()
+
+    async def written_meanwhile(commit: Commit, **options: Any) -> CommitVerdict:
+        for delete in commit.deletes:
+            if delete.key.startswith(keys.TXN_OUTCOME) and not written:
+                written.append(delete.key)
+                (block,) = within(etcd, keys.TXN_OUTCOME)
+                etcd.mvcc.commit([Commit(puts=(Put(block.key, block.value),))])
+        return await write(commit, **options)
+
+    process.store.commit = written_meanwhile  # type: ignore[method-assign]
+    await until(lambda: written, within_s=650)
+    assert len(within(etcd, keys.TXN_OUTCOME)) == 1
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=650 if ahead else 30)
     await process.close()
