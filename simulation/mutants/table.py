@@ -51,6 +51,7 @@ from simulation.mutants.transactions import (
     acks_in_turns,
     clocks_and_bounds,
     coordinator,
+    later_tries,
     losers,
     metadata,
     pages,
@@ -120,4 +121,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *seldom_met.MUTANTS,
     *endless_waits.MUTANTS,
     *lost_and_repeated.MUTANTS,
+    *later_tries.MUTANTS,
 )

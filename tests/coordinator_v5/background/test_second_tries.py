@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 import pytest
 
@@ -276,8 +277,10 @@ async def test_d6_a_commit_that_comes_while_a_zombie_sweeps_is_made_although_the
     one.fates.script = [Fate(arrive_s=0.05, answer_s=0.05)] * 100
     one.resume()
     await until(lambda: txn.ending is not None, within_s=5.0)
-    ends = [asyncio.ensure_future(one.coordinator.end(begun.txn_id, commit=True)) for _ in range(2)]
-    assert [end.state for end in await asyncio.wait_for(asyncio.gather(*ends), 5.0)] == [COMMITTED] * 2
+    end = partial(one.coordinator.end, begun.txn_id, commit=True, writers=["00000000000000a1"], note="done")
+    ends = [asyncio.ensure_future(end()) for _ in range(2)]
+    for decision in await asyncio.wait_for(asyncio.gather(*ends), 5.0):
+        assert (decision.state, decision.writers, decision.note) == (COMMITTED, ("00000000000000a1",), "done")
     assert txn.tc.lost
     await one.close()
     await two.close()
