@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
+from coordinator_v5.background.stamping import Stamping
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import Connection, Process, fresh_etcd
+from coordinator_v5.state import CoordinatorState
+from coordinator_v5.transactions import OwnedTcid
+from tests.coordinator_v5.processes import LOST_BEFORE, Connection, Fates, Process, StepClock, fresh_etcd
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.memory.memory_store import Fate
+from txnstore.memory.memory_store import Fate, MemoryStore
 from txnstore.records import ABORTED, OPEN, ClockStamp
-from txnstore.store import Commit, Delete
+from txnstore.store import Commit, Delete, Put
+from txnstore.writes.transitions import FIRST_SEQ
 from txnwire.ids import TxnId
 
 TEN_MINUTES_MS = 600_000
@@ -125,3 +130,27 @@ async def test_a_stamp_that_lands_late_does_not_set_the_clock_back() -> None:
     await starting
     assert second.coordinator.owned_tcids == (0,)
     await second.close()
+
+
+@virtual_time
+async def test_whoever_lost_id_0_before_its_first_stamp_was_stored_goes_by_the_cluster_s_clock() -> None:
+    """Its own clock ran ahead by a day, and it had set the cluster's clock by it: nobody else ever heard of that."""
+    etcd = fresh_etcd()
+    clock, fates = StepClock(), Fates()
+    store = MemoryStore(etcd, clock, Random(1), name="one", faults=fates)
+    clock.step_ms = 24 * 3_600_000
+    state = CoordinatorState(store, clock, Random(1), SETTINGS)
+    await store.commit(Commit(puts=(Put(keys.CLOCK, records.encode(ClockStamp(ms=StepClock().wall_ms()))),)))
+    state.tcids[0] = OwnedTcid(0, 1, FIRST_SEQ, id_block=8)
+    fates.script = [LOST_BEFORE] * 1000
+    tasks = [asyncio.ensure_future(run) for run in (state.cluster.run(), Stamping(state).run())]
+    await until(lambda: len(fates.script) < 1000)  # a stamp is on its way
+    assert state.cluster.wall_ms() - StepClock().wall_ms() > 23 * 3_600_000
+    del state.tcids[0]
+    await asyncio.sleep(20.0)  # whether its stamp was stored is not known
+    fates.script.clear()
+    await store.commit(Commit(puts=(Put(keys.CLOCK, records.encode(ClockStamp(ms=StepClock().wall_ms()))),)))
+    await until(lambda: abs(state.cluster.wall_ms() - StepClock().wall_ms()) < 1000, within_s=10.0)
+    for task in tasks:
+        task.cancel()
+    await store.close()

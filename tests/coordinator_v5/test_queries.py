@@ -9,7 +9,7 @@ import pytest
 
 from coordinator_v5 import queries
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import SEGMENT, Process, fresh_etcd, headers
+from tests.coordinator_v5.processes import SEGMENT, Connection, Process, fresh_etcd, headers
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys
@@ -17,6 +17,7 @@ from txnstore.records import ABORTED, COMMITTED, OPEN, Op, TransactionKey, encod
 from txnstore.store import Commit, Delete, Put, RangeResult
 from txnstore.writes.op_transitions import plan_ack_op
 from txnstore.writes.transitions import RecordedDecision
+from txnwire.errors import DataCorrupt
 from txnwire.ids import TxnId
 
 OTHER = "public/default/orders/0000-ffff-1"
@@ -220,3 +221,23 @@ def counted_ranges(process: Process, monkeypatch: pytest.MonkeyPatch) -> list[in
 
     monkeypatch.setattr(process.store, "range", counted)
     return read
+
+
+@virtual_time
+async def test_a_damaged_header_hides_no_transaction_key_and_is_named() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    begun = []
+    for key in ("a", "b"):
+        connection = Connection(key, owner="ann")
+        epoch = await process.coordinator.connect_key(0, key=key, epoch=-1, attempt=b"1", connection=connection)
+        begin = process.coordinator.begin_keyed(0, key=key, epoch=epoch, number=1, connection=connection)
+        begun.append((await begin).txn_id)
+    etcd.mvcc.commit([Commit(puts=(Put(keys.txn(begun[0]), b"not a header"),))])
+    unreadable: list[queries.UnreadableRecord] = []
+    found = await queries.transaction_keys(process.store, unreadable=unreadable)
+    assert [(one.key, one.header is not None) for one in found] == [("a", False), ("b", True)]
+    assert [one.key for one in unreadable] == [f"/txn/{begun[0]}"]
+    with pytest.raises(DataCorrupt, match=str(begun[0])):
+        await queries.transaction_keys(process.store)
+    await process.close()

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnstore.cluster_clock import MOST_LEAPS, SLEWED, TRUSTED_S, ClusterTime
-from txnstore.records import ClockStamp
+from tests.coordinator_v5.processes import StepClock
+from tests.segments.virtual_time import virtual_time
+from txnstore import keys
+from txnstore.cluster_clock import MOST_LEAPS, SLEWED, TRUSTED_S, ClusterClock, ClusterTime
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
+from txnstore.records import ClockStamp, encode
+from txnstore.store import Commit, Put
 
 START_MS = 1_700_000_000_000
 MINUTES_10 = 600_000
@@ -265,3 +274,29 @@ def test_c11_what_was_recorded_between_the_oldest_leaps_keeps_its_time_once_they
         recorded.append(machine.now_ms(at_s + 1.0))
     for since_ms in recorded:
         assert machine.left_ms(since_ms + 60_000, since_ms, at_s + 1.0) >= 60_000
+
+
+@virtual_time
+async def test_a_stamp_that_is_listed_behind_a_compaction_is_not_taken_for_one_made_now() -> None:
+    """The clock would go back by the stamp's age, as nobody makes another one."""
+    clock = StepClock()
+    etcd = MemoryEtcd(clock)
+    store, other = (MemoryStore(etcd, clock, random.Random(n), name=f"{n}") for n in (1, 2))
+    stamp = ClockStamp(ms=clock.wall_ms())
+    await store.commit(Commit(puts=(Put(keys.CLOCK, encode(stamp)),)))
+    await asyncio.sleep(TRUSTED_S - 5.0)
+    cluster = ClusterClock(store, clock)
+    following = asyncio.ensure_future(cluster.run())
+    await asyncio.sleep(1.0)
+    assert abs(cluster.wall_ms() - clock.wall_ms()) <= 1
+    store.memory_backend.disconnect()
+    for number in range(3):
+        await other.commit(Commit(puts=(Put(b"/other", b"%d" % number),)))
+    etcd.compact(etcd.mvcc.revision)
+    store.memory_backend.reconnect()
+    await asyncio.sleep(5.0)
+    assert abs(cluster.wall_ms() - clock.wall_ms()) <= 1
+    following.cancel()
+    await asyncio.wait([following])
+    await store.close()
+    await other.close()

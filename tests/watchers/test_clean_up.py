@@ -11,13 +11,14 @@ import pytest
 from segments.subscription.cursors.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from tests.waiting import idle, until
+from tests.watchers.clean_up_targets import Deletes, Losing
 from tests.watchers.headers import begin, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own, present
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, CursorMark, Watermark
-from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitVerdict, Delete, EventKind, MetadataStore, Put
+from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitVerdict, EventKind, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import InvalidArgument, NotOwner, Timeout, TxnError
 from txnwire.ids import EARLIEST, Position, TxnId
@@ -301,42 +302,6 @@ async def test_clean_up_that_a_full_store_refuses_is_made_once_there_is_room_tho
 class SlowAnswers(LoseAnswers):
     def fate(self, request: str, client: str) -> Fate:
         return Fate(answer_s=0.01) if request == "commit" and self.active else NO_FAULT
-
-
-class Deletes:
-    """A participant that has one commit to write, which deletes so many keys."""
-
-    def __init__(self, name: str, deletes: int) -> None:
-        self.name = name
-        self.backlog = 1
-        self._keys = [f"{name}/{number}".encode() for number in range(deletes)]
-
-    def plan(self, now_s: float, *, everything: bool = False) -> CleanUpPlan | None:
-        return CleanUpPlan(Commit(deletes=tuple(map(Delete, self._keys)))) if self.backlog else None
-
-    def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
-        self.backlog = 0
-        return result.succeeded
-
-    def next_flush_s(self) -> float | None:
-        return None
-
-    def lost(self, error: TxnError) -> None:
-        raise error
-
-
-class Losing(Deletes):
-    """Loses its compare so many times."""
-
-    def __init__(self, losses: int) -> None:
-        super().__init__("/segment", 1)
-        self._losses = losses
-
-    def settle(self, plan: CleanUpPlan, result: CommitVerdict, now_s: float) -> bool:
-        if not self._losses:
-            return super().settle(plan, result, now_s)
-        self._losses -= 1
-        return False
 
 
 @pytest.mark.parametrize("losses", [1, 2, 5])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.waiting import until
+from tests.watchers.clean_up_targets import Losing
 from tests.watchers.headers import begin, end
 from tests.watchers.participants import Held, own, present
 from txnstore import keys
@@ -80,4 +81,18 @@ async def test_decisions_behind_a_refusal_wait_for_the_same_pause(memory_store: 
     assert memory_store.statistics().members - before <= 10
     memory_store.etcd.quota_bytes, memory_store.etcd.no_space = plenty, False
     await until(lambda: held.writes.backlog == 0, within_s=10)
+    await clean_up.close()
+
+
+async def test_a_compare_lost_once_now_and_then_costs_no_pause(memory_store: MemoryStore) -> None:
+    """Only the second in a row does."""
+    clean_up = CleanUp(memory_store, SystemClock(), CleanUpSettings(linger_s=0.001, retry_s=3600.0))
+    await clean_up.start()
+    target = Losing(0)
+    clean_up.add(target)
+    for lost in range(1, 4):
+        target.backlog = target.losses = 1
+        clean_up.wake(target)
+        await until(lambda: target.backlog == 0, within_s=10)
+        assert clean_up.statistics().lost_compares == lost
     await clean_up.close()

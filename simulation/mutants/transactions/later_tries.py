@@ -141,4 +141,148 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{ASKED_AGAIN}the_oldest_open_transaction_is_that_of_all_coordinator_ids",),
         why_tests=FIGURES,
     ),
+    Mutant(
+        name="default-above-the-maximum",
+        rule="a begin without a timeout has no longer one than the maximum",
+        section="§5",
+        file="coordinator_v5/coordinator.py",
+        old="return timeout_ms or min(max_ms, int(self._settings.default_timeout_s * 1000))",
+        new="return timeout_ms or int(self._settings.default_timeout_s * 1000)",
+        tests=(
+            "tests/coordinator_v5/background/test_deadlines.py::"
+            "test_a_begin_without_a_timeout_has_no_longer_one_than_the_maximum",
+        ),
+        why_tests="the simulation sets no maximum below the default",
+    ),
+    Mutant(
+        name="damaged-header-hides-keys",
+        rule="a damaged header hides no transaction key, and is named",
+        section="§9",
+        file="coordinator_v5/queries.py",
+        old="        if (header := _readable(found_header, _record_of, unreadable)) is not None:\n",
+        new="        if (header := _record_of(found_header)) is not None:\n",
+        tests=("tests/coordinator_v5/test_queries.py::test_a_damaged_header_hides_no_transaction_key_and_is_named",),
+        why_tests="no simulated fault writes a record that is not ours",
+    ),
+    Mutant(
+        name="full-namespace-refuses-its-own-names",
+        rule="an aborted name is begun again though its namespace is full",
+        section="§10",
+        file="coordinator_v5/naming/names.py",
+        old="                if found.record is None:\n                    await self._bounds.check(name)\n",
+        new="                await self._bounds.check(name)\n",
+        tests=(
+            "tests/coordinator_v5/naming/test_name_bounds.py::"
+            "test_an_aborted_batch_is_begun_again_though_its_namespace_is_full",
+        ),
+        why_tests="no simulated namespace is full",
+    ),
+    Mutant(
+        name="fenced-elsewhere-uncounted",
+        rule="an abort by fencing is counted by whoever made it",
+        section="§9",
+        file="coordinator_v5/naming/transaction_keys.py",
+        old="        if txn is None:\n            self._ends.count(decision)\n",
+        new="        if txn is None:\n            pass\n",
+        tests=(
+            "tests/coordinator_v5/naming/test_transaction_keys.py::"
+            "test_k1_a_new_holder_aborts_the_open_transaction_and_fences_the_old_one",
+        ),
+        why_tests=FIGURES,
+    ),
+    Mutant(
+        name="failed-later-round-over-names",
+        rule="behind a failed round over names another one follows soon, whatever went before it",
+        section="§10",
+        file="coordinator_v5/naming/name_expiry.py",
+        old="                wait_s = self._first_s\n",
+        new="                pass\n",
+        tests=(
+            "tests/coordinator_v5/background/test_second_tries.py::"
+            "test_names_that_a_failed_round_has_left_are_looked_at_soon_and_not_a_whole_round_later",
+        ),
+        why_tests=SOON,
+    ),
+    Mutant(
+        name="untold-leap-outlives-its-term",
+        rule="whoever loses coordinator id 0 drops a clock setting that was never stored",
+        section="§5",
+        file="coordinator_v5/background/stamping.py",
+        old="            if tc is None and self._epoch:\n                await self._deposed()\n",
+        new="            if tc is None and self._epoch:\n                self._epoch = 0\n",
+        tests=(
+            "tests/coordinator_v5/test_clocks.py::"
+            "test_whoever_lost_id_0_before_its_first_stamp_was_stored_goes_by_the_cluster_s_clock",
+        ),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="listed-stamp-counts-as-live",
+        rule="a stamp listed behind a compaction is not taken for one made now",
+        section="§5",
+        file="txnstore/cluster_clock.py",
+        old="live=not batch.resync",
+        new="live=True",
+        tests=(
+            "tests/txnstore/test_cluster_clock.py::"
+            "test_a_stamp_that_is_listed_behind_a_compaction_is_not_taken_for_one_made_now",
+        ),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="grown-since-the-term-began",
+        rule="half-empty pages are looked for by what has come since the last defragmentation",
+        section="§4",
+        file="txnstore/maintenance.py",
+        old="            self._in_use_before = status.db_bytes_in_use\n        if status.no_space",
+        new="        if status.no_space",
+        tests=(
+            "tests/txnstore/access/test_space.py::"
+            "test_half_empty_pages_are_filled_by_one_defragmentation_and_not_again_before_they_grow",
+        ),
+        why_tests="the simulated etcd has no pages",
+    ),
+    Mutant(
+        name="limit-sampled-leisurely",
+        rule="close to its limit etcd's size is sampled often",
+        section="§4",
+        file="txnstore/access/soft_limit.py",
+        old="return CLOSE_POLL_S if close else POLL_S",
+        new="return POLL_S",
+        tests=(
+            "tests/txnstore/access/test_space.py::"
+            "test_e3_close_to_the_soft_limit_it_is_noticed_at_once_that_it_is_passed",
+        ),
+        why_tests="no simulated client writes this fast",
+    ),
+    Mutant(
+        name="one-alarm-disarmed",
+        rule="the alarms of all members are disarmed",
+        section="§4",
+        file="txnstore/etcd/backend.py",
+        old="                await self._connection.unary(_ALARM, off.SerializeToString())\n",
+        new="                await self._connection.unary(_ALARM, off.SerializeToString())\n                break\n",
+        tests=("tests/txnstore/etcd/test_alarms.py::test_e3_the_alarms_of_all_members_are_disarmed",),
+        why_tests="it concerns a real etcd",
+    ),
+    Mutant(
+        name="etcd-s-earlier-words",
+        rule="an etcd that cannot start is told of by what it said this time",
+        section="§4",
+        file="txnstore/etcd/embedded_etcd.py",
+        old="        self._log_start = self._log.tell()\n",
+        new="        self._log_start = 0\n",
+        tests=("tests/txnstore/etcd/test_etcd_process.py::test_an_etcd_that_cannot_start_says_why",),
+        why_tests="it concerns a real etcd",
+    ),
+    Mutant(
+        name="lost-compares-add-up",
+        rule="clean-up pauses for compares lost in a row only",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="            registered.lost_in_a_row = 0\n",
+        new="",
+        tests=("tests/watchers/test_clean_up_refused.py::test_a_compare_lost_once_now_and_then_costs_no_pause",),
+        why_tests=SOON,
+    ),
 )

@@ -360,3 +360,15 @@ async def test_the_deadline_heap_does_not_grow_with_what_has_ended() -> None:
         await process.coordinator.end(begun.txn_id, commit=True)
     assert len(process.coordinator._state.tcids[0]._deadlines) <= 1100
     await process.close()
+
+
+@virtual_time
+async def test_a_begin_without_a_timeout_has_no_longer_one_than_the_maximum() -> None:
+    """Where the maximum was set below the default."""
+    settings = CoordinatorSettings(tcids=1, max_timeout_s=20.0)
+    process = await Process(fresh_etcd(), "one", settings).start()
+    begun = await process.coordinator.begin(0)
+    header = await process.header(begun.txn_id)
+    assert header is not None
+    assert (header.timeout_ms - header.created_ms, begun.deadline_ms) == (20_000, header.timeout_ms)
+    await process.close()

@@ -147,20 +147,23 @@ async def test_e5_what_a_round_of_collection_could_not_take_along_is_taken_by_a_
     await process.close()
 
 
+@pytest.mark.parametrize("rounds", [0, 1], ids=["at-first", "later"])
 @virtual_time
-async def test_names_that_a_failed_round_has_left_are_looked_at_soon_and_not_a_whole_round_later() -> None:
+async def test_names_that_a_failed_round_has_left_are_looked_at_soon_and_not_a_whole_round_later(rounds: int) -> None:
     etcd = fresh_etcd()
     clock = StepClock()
     store = MemoryStore(etcd, clock, random.Random(1))
     for number in (1, 2):  # of the newest per kind one is kept
         named = TxnName(v=1, txn_id=str(TxnId(0, number)), outcome=COMMITTED, collected_ms=clock.wall_ms())
         await store.commit(Commit(puts=(Put(keys.txn_name(f"sink/q/{number}"), records.encode(named)),)))
-    clock.step_ms = KEEP_MS + 60_000
     leader = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
     guard = created_at(keys.leader("sweeper"), leader)
     expiry = asyncio.ensure_future(NameExpiry(store, clock, guard=guard, first_s=60.0, every_s=3600.0).run())
+    if rounds:
+        await asyncio.sleep(70.0)
+    clock.step_ms = KEEP_MS + 60_000
     store.memory_backend.disconnect()
-    await asyncio.sleep(60.0 + 45.0)  # the round has begun, and has failed
+    await asyncio.sleep((3600.0 if rounds else 60.0) + 45.0)  # the round has begun, and has failed
     store.memory_backend.reconnect()
     await until(lambda: len(within(etcd, keys.TXN_NAME)) == 1, within_s=300.0)
     expiry.cancel()

@@ -199,3 +199,16 @@ async def test_begins_at_once_pass_the_bound_by_no_more_than_themselves(most: in
     assert all(isinstance(answer, TxnError | None) for answer in answers)
     await refused(process, "a/9")
     await process.close()
+
+
+@virtual_time
+async def test_an_aborted_batch_is_begun_again_though_its_namespace_is_full() -> None:
+    """Its name is there already, and counts."""
+    process = await Process(fresh_etcd(), "one", THREE).start()
+    await begin(process, "jobs/1", "jobs/2", "jobs/3")
+    first = await process.coordinator.begin_named(0, name="jobs/2")
+    await process.coordinator.end(first.txn_id, commit=False)
+    again = await process.coordinator.begin_named(0, name="jobs/2")
+    assert again.txn_id != first.txn_id
+    assert "jobs" in await refused(process, "jobs/4")
+    await process.close()

@@ -57,6 +57,8 @@ async def test_k1_a_new_holder_aborts_the_open_transaction_and_fences_the_old_on
     header = await one.header(begun.txn_id)
     assert header is not None
     assert (header.state, header.reason, header.txn_key, header.key_epoch) == (ABORTED, "fenced", KEY, 0)
+    counted = [process.coordinator.statistics() for process in (one, other)]
+    assert (sum(each.aborted for each in counted), after.coordinator.statistics().aborted_by) == (1, {"fenced": 1})
     assert open_headers(etcd) == []
     for process in (one, other):
         assert isinstance(await refusal(commit(process, begun.txn_id)), ExpiredTransaction)

@@ -166,7 +166,8 @@ class GrowingStore(MemoryStore):
 async def test_half_empty_pages_are_filled_by_one_defragmentation_and_not_again_before_they_grow() -> None:
     store = GrowingStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
     maintenance = Maintenance(store, LoopClock(), by="one")
-    for in_use, defragmented in ((300, 0), (560, 1), (280, 1), (370, 1), (490, 1), (700, 2)):
+    steps = ((300, 0), (560, 1), (280, 1), (370, 1), (490, 1), (700, 2), (900, 3), (540, 3), (560, 4))
+    for in_use, defragmented in steps:
         store.in_use = in_use
         await asyncio.sleep(700)
         await maintenance.mind_size()
@@ -342,3 +343,17 @@ def test_e3_an_etcd_that_has_raised_its_alarm_takes_no_new_work_however_little_i
         version="3.5.21", revision=1, db_bytes=10, db_bytes_in_use=10, quota_bytes=1000, no_space=True
     )
     assert is_exceeded(made_room, 1000)
+
+
+@virtual_time
+async def test_e3_close_to_the_soft_limit_it_is_noticed_at_once_that_it_is_passed() -> None:
+    """▲ A second is enough to write from there past the quota."""
+    etcd = MemoryEtcd(LoopClock(), quota_bytes=200_000)
+    store = client(etcd)
+    filled(etcd, 0.6)
+    assert not store.refuses_new
+    await asyncio.sleep(2.15)  # a second's pause would go on
+    filled(etcd, 0.8)
+    await asyncio.sleep(0.25)
+    assert store.refuses_new
+    await store.close()
