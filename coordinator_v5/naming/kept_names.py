@@ -144,9 +144,10 @@ async def delete_names(store: MetadataStore, prefix: str, *, after: str | None =
                 changed=done.changed + len(going) - gone,
             )
             read += len(page)
+            done, unreadable[:] = done._replace(changed=done.changed + len(unreadable)), ()
             if page and (done.deleted >= DELETED_AT_ONCE or read >= READ_AT_ONCE):
                 return done._replace(after=keys.txn_name_text(page[-1].record.key))
-    return done._replace(changed=done.changed + len(unreadable))
+    return done
 
 
 async def _delete(store: MetadataStore, going: Sequence[Expired]) -> list[bytes]:

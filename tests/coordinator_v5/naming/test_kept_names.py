@@ -161,10 +161,11 @@ async def test_over_several_requests_each_name_is_told_of_once(monkeypatch: pyte
     process.etcd.pages_divided_by = kept_names.PAGE
     for number in range(4):
         await begin(process, f"open/{number}")
+        await process.store.commit(Commit(puts=(Put(keys.txn_name(f"open/{number}/x"), b"somebody else's"),)))
     done = [await kept_names.delete_names(process.store, "")]
     while done[-1].after is not None and len(done) < 20:
         done.append(await kept_names.delete_names(process.store, "", after=done[-1].after))
-    assert sum(one.open for one in done) == 4
+    assert (sum(one.open for one in done), sum(one.changed for one in done)) == (4, 4)
     await process.close()
 
 
