@@ -18,7 +18,7 @@ from txnstore.access.backend import StoreStatus
 from txnstore.access.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnstore.records import CompactionMark, Pin, decode, encode
 from txnstore.store import Compare, KeyValue, RangeResult
-from txnwire.errors import NotOwner, StoreFull, TxnError
+from txnwire.errors import DataCorrupt, NotOwner, StoreFull, TxnError
 from txnwire.ports import Clock
 
 PRESSING_SHARE: Final = 0.85
@@ -156,7 +156,7 @@ class Maintenance:
 
     async def _oldest_pin(self) -> int | None:
         reported = await self._store.range(keys.PIN, keys.prefix_end(keys.PIN))
-        pins = [_pinned(record) for record in reported.records]
+        pins = [pin for record in reported.records if (pin := _pinned(record)) is not None]
         own = self._store.oldest_pin()
         return min(pins if own is None else [*pins, own], default=None)
 
@@ -181,5 +181,10 @@ class Maintenance:
             await self._store.disarm()
 
 
-def _pinned(record: KeyValue) -> int:
-    return decode(Pin, record.value, key=record.key).revision
+def _pinned(record: KeyValue) -> int | None:
+    """None if the record cannot be read: ▲ nothing would be compacted as long as it is there, and etcd fills up."""
+    try:
+        return decode(Pin, record.value, key=record.key).revision
+    except DataCorrupt as error:
+        log.error("unreadable pin left alone", error=str(error))
+        return None

@@ -357,3 +357,16 @@ async def test_e3_close_to_the_soft_limit_it_is_noticed_at_once_that_it_is_passe
     await asyncio.sleep(0.25)
     assert store.refuses_new
     await store.close()
+
+
+@virtual_time
+async def test_e7_a_pin_that_cannot_be_read_holds_no_compaction_back() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    await store.commit(Commit(puts=(Put(keys.PIN + b"x", b"by hand"),)))
+    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
+    await asyncio.sleep(100)
+    assert etcd.mvcc.compacted > 1
+    running.cancel()
+    await asyncio.wait([running])
+    await store.close()
