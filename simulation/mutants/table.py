@@ -59,6 +59,7 @@ from simulation.mutants.transactions import (
     record_sizes,
     second_events,
     second_tries,
+    small_gaps,
     transaction_keys,
     turns,
     upkeep,
@@ -122,4 +123,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *endless_waits.MUTANTS,
     *lost_and_repeated.MUTANTS,
     *later_tries.MUTANTS,
+    *small_gaps.MUTANTS,
 )

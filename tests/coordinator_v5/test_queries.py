@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator_v5 import queries
+from coordinator_v5.naming.transaction_keys import delete
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import SEGMENT, Connection, Process, fresh_etcd, headers
 from tests.segments.virtual_time import virtual_time
@@ -150,7 +151,10 @@ async def test_e6_hanging_names_what_is_open_for_long_and_what_is_not_cleaned_up
     await process.coordinator.end(decided, commit=True)
     clean = (await begin(0)).txn_id
     await process.coordinator.end(clean, commit=True)
+    late = (await begin(0)).txn_id
+    await process.write(late, epoch=epoch, counter=3)
     await asyncio.sleep(20)
+    await process.coordinator.end(late, commit=True)  # its owner has had no time yet
     await process.write((await begin(0)).txn_id, epoch=epoch, counter=10)
     if not owned:
         etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)),))])
@@ -240,4 +244,20 @@ async def test_a_damaged_header_hides_no_transaction_key_and_is_named() -> None:
     assert [one.key for one in unreadable] == [f"/txn/{begun[0]}"]
     with pytest.raises(DataCorrupt, match=str(begun[0])):
         await queries.transaction_keys(process.store)
+    await process.close()
+
+
+@virtual_time
+async def test_a_deleted_transaction_key_is_listed_to_whoever_asks_for_deleted_ones() -> None:
+    process = await Process(fresh_etcd(), "one").start()
+    for key in ("a", "b"):
+        connection = Connection(key, owner="ann")
+        await process.coordinator.connect_key(0, key=key, epoch=-1, attempt=b"1", connection=connection)
+    await delete(process.store, process.clock, owner="ann", key="a", epoch=0)
+    assert [one.key for one in await queries.transaction_keys(process.store)] == ["b"]
+    found = await queries.transaction_keys(process.store, owner="ann", deleted=True)
+    assert [(one.key, one.record.epoch, one.record.deleted_ms > 0) for one in found] == [
+        ("a", 1, True),
+        ("b", 0, False),
+    ]
     await process.close()

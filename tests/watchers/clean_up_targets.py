@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txnstore.store import Commit, CommitVerdict, Delete
+from txnwire.clock import SystemClock
 from txnwire.errors import TxnError
 from watchers.clean_up import CleanUpPlan
 
@@ -41,3 +42,16 @@ class Losing(Deletes):
             return super().settle(plan, result, now_s)
         self.losses -= 1
         return False
+
+
+class Flushed(Deletes):
+    """Has a write that may wait for an hour, and at first nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__("/segment", 1)
+        self.backlog = 0
+        self.asked = 0
+
+    def next_flush_s(self) -> float | None:
+        self.asked += 1
+        return SystemClock().monotonic() + 3600.0

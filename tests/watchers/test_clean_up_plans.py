@@ -441,3 +441,26 @@ def test_what_was_to_be_written_before_a_seek_is_not_written_after_it() -> None:
     while (plan := acks.target.plan(100.0, everything=True)) is not None:
         assert [put.key for put in plan.commit.puts if put.key != block_key("mark")] == []
         acks.settle(plan, revision=60)
+
+
+def test_p6_a_compare_lost_amid_a_large_cursor_begins_anew_with_what_stands() -> None:
+    """The rest of the copy was read before: it would lose its compares for ever."""
+    acks = Acks()
+    large_acks(acks, TXNS[0], 1, 700)
+    plan = acks.target.plan(100.0)
+    assert plan is not None
+    acks.settle(plan, revision=50)
+    plan = acks.target.plan(100.0)
+    assert plan is not None
+    stands = tuple((KeyValue(put.key, put.value, 3, 2, 70),) for put in plan.commit.puts)
+    assert stands
+    assert not acks.target.settle(plan, CommitVerdict(False, 71, ((OWNER,), *stands)), 100.0)
+    lost = {put.key for put in plan.commit.puts}
+    for step in range(30):
+        plan = acks.target.plan(100.0)
+        if plan is None:
+            break
+        assert {compare.value for compare in plan.commit.compares if compare.key in lost} <= {70}
+        lost -= {put.key for put in plan.commit.puts}
+        acks.settle(plan, revision=80 + step)
+    assert acks.target.backlog == 0

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 import pytest
 
 from tests.waiting import until
-from tests.watchers.clean_up_targets import Losing
+from tests.watchers.clean_up_targets import Deletes, Flushed, Losing
 from tests.watchers.headers import begin, end
 from tests.watchers.participants import Held, own, present
 from txnstore import keys
 from txnstore.access.backend import Reason, Refused, RequestFence, Unanswered
 from txnstore.access.grouping import GroupMember
-from txnstore.memory.memory_store import MemoryStore
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.store import CommitVerdict
 from txnwire.clock import SystemClock
 from txnwire.errors import Unauthorized
@@ -23,6 +25,16 @@ from watchers.clean_up import CleanUp, CleanUpSettings
 from watchers.outcomes import Decision
 
 A = TxnId(0, 1)
+
+
+class LateAnswers:
+    """Each commit is answered a little later."""
+
+    def fate(self, request: str, client: str) -> Fate:
+        return Fate(answer_s=0.05) if request == "commit" else NO_FAULT
+
+    def watch_delay_s(self, client: str) -> float:
+        return 0.0
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -96,3 +108,36 @@ async def test_a_compare_lost_once_now_and_then_costs_no_pause(memory_store: Mem
         await until(lambda: target.backlog == 0, within_s=10)
         assert clean_up.statistics().lost_compares == lost
     await clean_up.close()
+
+
+async def test_what_is_to_be_cleaned_up_does_not_wait_for_a_write_that_may_wait(memory_store: MemoryStore) -> None:
+    clean_up = CleanUp(memory_store, SystemClock(), CleanUpSettings(linger_s=0.001))
+    await clean_up.start()
+    target = Flushed()
+    clean_up.add(target)
+    clean_up.wake(target)
+    await until(lambda: target.asked, within_s=10)
+    target.backlog = 1
+    clean_up.wake(target)
+    await until(lambda: target.backlog == 0, within_s=10)
+    await clean_up.close()
+
+
+async def test_whoever_retires_a_target_waits_for_its_commit_in_flight_and_no_longer() -> None:
+    """▲ It might still land on a subscription of the same name; and a deletion goes on behind it."""
+    faults = LateAnswers()
+    store = MemoryStore(MemoryEtcd(SystemClock()), SystemClock(), random.Random(0), faults=faults)
+    clean_up = CleanUp(store, SystemClock(), CleanUpSettings(linger_s=0.001))
+    await clean_up.start()
+    target = Deletes("/segment", 1)
+    clean_up.add(target)
+    clean_up.wake(target)
+    await until(lambda: clean_up.statistics().in_flight == 1, within_s=10)
+    async with asyncio.timeout(10):
+        await clean_up.retire(target)
+    assert clean_up.statistics().in_flight == 0
+    assert target.backlog == 1, "its answer is nobody's any more"
+    async with asyncio.timeout(10):
+        await clean_up.retire(target)  # again
+    await clean_up.close()
+    await store.close()

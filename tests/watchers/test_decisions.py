@@ -219,7 +219,7 @@ async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> N
     assert notes.decisions == [Decision(A, True, revision, None, None, DECIDED_MS)]
     await until(lambda: notes.absent == [C])
     found = watch.statistics()
-    assert (found.resyncs, found.held) == (1, 2)
+    assert (found.resyncs, found.held, found.absent) == (1, 2, 1)
     await watch.close()
     await store.close()
     await others.close()

@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="txnstore/etcd/backend.py",
         old="                await self._connection.unary(_ALARM, off.SerializeToString())\n",
         new="                await self._connection.unary(_ALARM, off.SerializeToString())\n                break\n",
-        tests=("tests/txnstore/etcd/test_alarms.py::test_e3_the_alarms_of_all_members_are_disarmed",),
+        tests=("tests/txnstore/etcd/test_members_maintained.py::test_e3_the_alarms_of_all_members_are_disarmed",),
         why_tests="it concerns a real etcd",
     ),
     Mutant(

@@ -176,3 +176,42 @@ async def test_a_round_that_failed_is_made_again_at_once_though_others_are_decid
     await until(lambda: etcd.mvcc.get(keys.txn(first)) is None, within_s=5)
     others.cancel()
     await process.close()
+
+
+async def left_ops(process: Process, count: int) -> list[TxnId]:
+    """Committed transactions with an op each in a segment that has no owner any more."""
+    epoch, left = await process.own(), []
+    for counter in range(count):
+        txn_id = (await process.coordinator.begin(0)).txn_id
+        assert await process.write(txn_id, counter=counter, epoch=epoch)
+        await process.coordinator.end(txn_id, commit=True, writers=[])
+        left.append(txn_id)
+    process.etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)),))])
+    return left
+
+
+@virtual_time
+async def test_an_op_that_cannot_be_read_keeps_no_other_transaction_from_being_collected() -> None:
+    """Whoever looks at what it has left is told of it, and goes on: dies if each round ends there."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    strange, *_ = await left_ops(process, 2)
+    (op, _) = within(etcd, keys.TXN_OP)
+    etcd.mvcc.commit([Commit(puts=(Put(op.key, b"not an op"),))])
+    await asyncio.sleep(90)  # it has been looked at
+    decided = await run_transactions(process, 5)
+    await until(lambda: [keys.txn_of(record.key) for record in headers(etcd)] == [strange], within_s=75)
+    await check_outcomes(process, decided)
+    await process.close()
+
+
+@virtual_time
+async def test_what_many_transactions_have_left_in_a_segment_without_an_owner_is_cleared_soon() -> None:
+    """A hundred in each round; dies if each takes a round of its own."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    await left_ops(process, 90)
+    await until(lambda: not headers(etcd), within_s=60 + 15)
+    assert within(etcd, keys.TXN_OP) == []
+    assert process.coordinator._collector._tries == {}
+    await process.close()

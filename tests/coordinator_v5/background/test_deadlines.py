@@ -372,3 +372,21 @@ async def test_a_begin_without_a_timeout_has_no_longer_one_than_the_maximum() ->
     assert header is not None
     assert (header.timeout_ms - header.created_ms, begun.deadline_ms) == (20_000, header.timeout_ms)
     await process.close()
+
+
+@virtual_time
+async def test_d4_a_transaction_with_a_deadline_key_above_the_mark_is_taken_over_once() -> None:
+    """It is found by its key and by its header; of two in memory one would stay open here behind its end."""
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(tcids=1, mark_every_s=3600.0)
+    one = await Process(etcd, "one", settings).start()
+    begun = await one.coordinator.begin(0, timeout_ms=600_000, connection=Connection("a"))
+    await until(lambda: len(within(etcd, keys.TXN_BY_DEADLINE)) == 1)
+    one.kill()
+    two = await Process(etcd, "two", settings).start()
+    await until(lambda: two.coordinator.owned_tcids == (0,))
+    await two.coordinator.announce(Connection("a"), [begun.txn_id])
+    assert two.coordinator.statistics().open == 1
+    await two.coordinator.end(begun.txn_id, commit=True)
+    assert two.coordinator.statistics().open == 0
+    await two.close()

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from tests.segments.virtual_time import virtual_time
+from txnstore.access.backend import Unanswered
 from txnstore.access.following import FollowingWatch
 from txnstore.store import Compacted, Event, EventKind, KeyValue, RangeResult
 from txnwire.errors import StoreUnavailable, TxnError
@@ -57,4 +59,26 @@ async def test_e1_a_listing_that_fails_behind_a_compaction_is_made_again(failure
         listed, further = await anext(watch), await anext(watch)
     assert (listed.resync, listed.revision, [event.record.key for event in listed.events]) == (True, 12, [b"/a"])
     assert (further.revision, [event.record.key for event in further.events]) == (13, [b"/b"])
+    await watch.close()
+
+
+class MuteEtcd(CompactedEtcd):
+    """Is connected, and ends each watch."""
+
+    opened = 0
+
+    async def open_watch(self, start: bytes, end: bytes, from_revision: int) -> Events:
+        self.opened += 1
+        if self.opened > 1000:
+            await asyncio.Event().wait()
+        raise Unanswered("etcd ended the watch")
+
+
+@virtual_time
+async def test_a_watch_that_etcd_ends_again_and_again_is_opened_at_leisure() -> None:
+    """Some twenty times a second: dies if it keeps a core busy with that."""
+    etcd = MuteEtcd()
+    watch = FollowingWatch(cast(Any, etcd), etcd.relist, b"/", b"0", 3, on_close=lambda _: None)
+    await asyncio.sleep(10)
+    assert 20 < etcd.opened <= 201
     await watch.close()

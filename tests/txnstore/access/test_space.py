@@ -370,3 +370,66 @@ async def test_e7_a_pin_that_cannot_be_read_holds_no_compaction_back() -> None:
     running.cancel()
     await asyncio.wait([running])
     await store.close()
+
+
+@virtual_time
+async def test_e7_a_pin_is_reported_anew_once_the_oldest_one_is_over() -> None:
+    """Or it holds compaction back as long as anything is read here."""
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+
+    def reported() -> int:
+        (record,) = etcd.mvcc.range(keys.PIN, keys.prefix_end(keys.PIN))[0]
+        return decode(Pin, record.value, key=record.key).revision
+
+    with store.pin(7):
+        with store.pin(3):
+            await asyncio.sleep(pins.REPORT_AFTER_S + 2)
+            assert reported() == 3
+        await asyncio.sleep(2)
+        assert reported() == 7
+    await asyncio.sleep(pins.LEASE_TTL_S)
+    await store.close()
+
+
+class FullStore(MemoryStore):
+    """Has raised its alarm, with a file of so many bytes of its quota of 1000."""
+
+    file_bytes = 1000
+    disarmed = 0
+
+    async def status(self, *, timeout_s: float = 10.0) -> StoreStatus:
+        return StoreStatus(
+            version="", revision=1, db_bytes=self.file_bytes, db_bytes_in_use=800, quota_bytes=1000, no_space=True
+        )
+
+    async def defragment(self) -> None:
+        """Gains nothing."""
+
+    async def disarm(self) -> None:
+        self.disarmed += 1
+
+
+@virtual_time
+async def test_e3_the_alarm_is_disarmed_only_once_there_is_room_again() -> None:
+    """An etcd at its quota would take a few puts, and raise it again."""
+    store = FullStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
+    maintenance = Maintenance(store, LoopClock(), by="one")
+    for file_bytes, disarmed in ((1000, 0), (900, 0), (899, 1)):
+        store.file_bytes = file_bytes
+        await maintenance.mind_size()
+        assert (file_bytes, store.disarmed) == (file_bytes, disarmed)
+    await store.close()
+
+
+@virtual_time
+async def test_e3_the_soft_limit_goes_by_the_quota_that_etcd_reports() -> None:
+    """And not by the one that this process was told of."""
+    etcd = MemoryEtcd(LoopClock(), quota_bytes=2**31)
+    store = client(etcd)
+    etcd.quota_bytes = 200_000
+    filled(etcd, 0.8)
+    assert not store.refuses_new
+    await asyncio.sleep(2)
+    assert (store.refuses_new, store.quota_bytes) == (True, 200_000)
+    await store.close()

@@ -347,6 +347,17 @@ async def test_an_etcd_that_cannot_start_says_why(tmp_path: Path) -> None:
         await EmbeddedEtcd(msgspec.structs.replace(command, data_dir=tmp_path / "third", extra=())).start()
 
 
+async def test_an_etcd_that_is_paused_is_stopped_as_soon_as_any_other(tmp_path: Path) -> None:
+    async with running(tmp_path) as etcd:
+        await etcd.pause()
+        try:
+            async with asyncio.timeout(30):
+                await etcd.stop(timeout_s=3600.0)
+        finally:
+            etcd.kill()
+        assert not etcd.running
+
+
 async def test_an_etcd_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
     silent = EmbeddedEtcd(EtcdCommand(data_dir=tmp_path / "etcd", client_port=free_port(), binary=_sleeper(tmp_path)))
     with pytest.raises(Timeout, match="did not become healthy"):

@@ -1,12 +1,16 @@
-"""Alarms of a full etcd, one for each of its members."""
+"""Maintenance of an etcd of several members: the alarm of each, and one that is down."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.backend import EtcdBackend
-from txnstore.etcd.embedded_etcd import EmbeddedEtcd
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import Commit, Put
 from txnwire.clock import SystemClock, SystemRandom
@@ -17,11 +21,19 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 ACTIVATE, NO_SPACE = 1, 1
 
 
-async def test_e3_the_alarms_of_all_members_are_disarmed(etcd_process: EmbeddedEtcd) -> None:
-    """Each member raises one of its own, and any of them keeps every put out."""
-    settings = EtcdSettings(endpoints=(etcd_process.url,), development=True)
+@asynccontextmanager
+async def connected(*endpoints: str) -> AsyncIterator[EtcdStore]:
+    settings = EtcdSettings(endpoints=endpoints, development=True)
     store = await EtcdStore.connect(settings, clock=SystemClock(), random=SystemRandom())
     try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_e3_the_alarms_of_all_members_are_disarmed(etcd_process: EmbeddedEtcd) -> None:
+    """Each member raises one of its own, and any of them keeps every put out."""
+    async with connected(etcd_process.url) as store:
         assert isinstance(store._backend, EtcdBackend)
         for member in (1, 2, 3):
             alarm = pb.AlarmRequest(action=ACTIVATE, memberID=member, alarm=NO_SPACE).SerializeToString()
@@ -32,5 +44,9 @@ async def test_e3_the_alarms_of_all_members_are_disarmed(etcd_process: EmbeddedE
         await store.disarm()
         assert not (await store.status()).no_space
         assert (await store.commit(Commit(puts=(Put(b"/k/a", b""),)))).succeeded
-    finally:
-        await store.close()
+
+
+async def test_members_that_are_up_are_defragmented_though_another_is_down(etcd_process: EmbeddedEtcd) -> None:
+    """Its file would grow to the quota for as long."""
+    async with connected(etcd_process.url, f"http://127.0.0.1:{free_port()}") as store, asyncio.timeout(20):
+        await store.defragment()

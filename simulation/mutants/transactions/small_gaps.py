@@ -1,0 +1,188 @@
+"""Break rules of coordinators, clean-up and the store that one branch, bound or figure keeps (DESIGN §4, §5, §6)."""
+
+from __future__ import annotations
+
+from simulation.mutants.mutant import Mutant
+
+COMPANY = "tests/coordinator_v5/background/test_collection_in_company.py::test_"
+
+SOON = "no judge of the simulation asks how soon that follows"
+SELDOM = "few seeds, if any, meet this moment"
+FIGURES = "no judge of the simulation compares what operators are shown"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="hanging-since-its-begin",
+        rule="a decided transaction hangs since its decision, not since its begin",
+        section="§9",
+        file="coordinator_v5/queries.py",
+        old="since_ms = record.header.created_ms if record.header.state == OPEN else record.header.finalized_ms",
+        new="since_ms = record.header.created_ms",
+        tests=(
+            "tests/coordinator_v5/test_queries.py::test_e6_hanging_names_what_is_open_for_long_and_what_is_not_cleaned_up",
+        ),
+        why_tests=FIGURES,
+    ),
+    Mutant(
+        name="deleted-keys-never-listed",
+        rule="a deleted transaction key is listed to whoever asks for deleted ones",
+        section="§9",
+        file="coordinator_v5/queries.py",
+        old="if deleted or not one.record.deleted_ms]",
+        new="if not one.record.deleted_ms]",
+        tests=(
+            "tests/coordinator_v5/test_queries.py::test_a_deleted_transaction_key_is_listed_to_whoever_asks_for_deleted_ones",
+        ),
+        why_tests=FIGURES,
+    ),
+    Mutant(
+        name="one-leftover-a-round",
+        rule="what very many transactions have left without an owner is cleared soon",
+        section="§5",
+        file="coordinator_v5/background/collector.py",
+        old="if stuck.tries >= LOOK_AFTER_TRIES and looked < STUCK_AT_ONCE:",
+        new="if stuck.tries >= LOOK_AFTER_TRIES and looked <= 0:",
+        tests=(f"{COMPANY}what_many_transactions_have_left_in_a_segment_without_an_owner_is_cleared_soon",),
+        why_tests=SOON,
+    ),
+    Mutant(
+        name="tries-never-forgotten",
+        rule="nothing is kept of a transaction that is collected at last",
+        section="§5",
+        file="coordinator_v5/background/collector.py",
+        old="                        self._tries.pop(TxnId(tc.tcid, counter), None)\n",
+        new="                        pass\n",
+        tests=(f"{COMPANY}what_many_transactions_have_left_in_a_segment_without_an_owner_is_cleared_soon",),
+        why_tests="no judge of the simulation looks into a coordinator's memory",
+    ),
+    Mutant(
+        name="unreadable-op-stops-collection",
+        rule="an op that cannot be read keeps no other transaction from being collected",
+        section="§5",
+        file="coordinator_v5/background/collector.py",
+        old=(
+            '                    except UNREADABLE as error:\n                        log.error("leftovers not cleared"'
+        ),
+        new=(
+            '                    except NotOwner as error:\n                        log.error("leftovers not cleared"'
+        ),
+        tests=(f"{COMPANY}an_op_that_cannot_be_read_keeps_no_other_transaction_from_being_collected",),
+        why_tests="no simulated fault writes a record that is not ours",
+    ),
+    Mutant(
+        name="taken-over-twice",
+        rule="a transaction with a deadline key above the mark is taken over once",
+        section="§5",
+        file="coordinator_v5/background/take_over.py",
+        old="for one in indexed if one < mark",
+        new="for one in indexed",
+        tests=(
+            "tests/coordinator_v5/background/test_deadlines.py::test_d4_a_transaction_with_a_deadline_key_above_the_mark_is_taken_over_once",
+        ),
+        why_tests="not looked for with seeds",
+    ),
+    Mutant(
+        name="pin-reported-once",
+        rule="a pin is reported anew once the oldest one is over",
+        section="§4",
+        file="txnstore/access/pins.py",
+        old="if oldest is not None and oldest != reported:",
+        new="if oldest is not None and reported is None:",
+        tests=("tests/txnstore/access/test_space.py::test_e7_a_pin_is_reported_anew_once_the_oldest_one_is_over",),
+        why_tests="no simulated read takes this long",
+    ),
+    Mutant(
+        name="disarmed-without-room",
+        rule="the alarm is disarmed only once there is room again",
+        section="§4",
+        file="txnstore/maintenance.py",
+        old="if status.no_space and status.db_bytes < FILE_LIMIT_SHARE * quota_bytes:",
+        new="if status.no_space:",
+        tests=("tests/txnstore/access/test_space.py::test_e3_the_alarm_is_disarmed_only_once_there_is_room_again",),
+        why_tests="the simulated etcd has no pages",
+    ),
+    Mutant(
+        name="quota-as-configured",
+        rule="the soft limit goes by the quota that etcd reports",
+        section="§4",
+        file="txnstore/access/soft_limit.py",
+        old="        self._quota_bytes = status.quota_bytes or self._quota_bytes\n",
+        new="",
+        tests=("tests/txnstore/access/test_space.py::test_e3_the_soft_limit_goes_by_the_quota_that_etcd_reports",),
+        why_tests="every simulated process is told of etcd's own quota",
+    ),
+    Mutant(
+        name="member-down-keeps-others-from-defragmenting",
+        rule="members that are up are defragmented though another is down",
+        section="§4",
+        file="txnstore/etcd/backend.py",
+        old=("            if endpoint.ready():\n                await self._connection.unary(_DEFRAGMENT"),
+        new=("            if True:\n                await self._connection.unary(_DEFRAGMENT"),
+        tests=(
+            "tests/txnstore/etcd/test_members_maintained.py::test_members_that_are_up_are_defragmented_though_another_is_down",
+        ),
+        why_tests="it concerns a real etcd",
+    ),
+    Mutant(
+        name="paused-etcd-stops-late",
+        rule="an etcd that is paused is stopped as soon as any other",
+        section="§4",
+        file="txnstore/etcd/embedded_etcd.py",
+        old=("        self._process.send_signal(signal.SIGCONT)\n        self._process.terminate()"),
+        new="        self._process.terminate()",
+        tests=(
+            "tests/txnstore/etcd/test_etcd_process.py::test_an_etcd_that_is_paused_is_stopped_as_soon_as_any_other",
+        ),
+        why_tests="it concerns a real etcd",
+    ),
+    Mutant(
+        name="clean-up-waits-for-the-flush",
+        rule="clean-up does not wait for a write that may wait",
+        section="§6",
+        file="watchers/clean_up.py",
+        old="or (registered.flush is not None and not target.backlog)",
+        new="or registered.flush is not None",
+        tests=(
+            "tests/watchers/test_clean_up_refused.py::test_what_is_to_be_cleaned_up_does_not_wait_for_a_write_that_may_wait",
+        ),
+        why_tests=SOON,
+    ),
+    Mutant(
+        name="retired-for-ever",
+        rule="whoever retires a target waits for its commit in flight and no longer",
+        section="§6",
+        file="watchers/clean_up.py",
+        old=(
+            "        if registered.retired is not None and not registered.retired.done():\n"
+            "            registered.retired.set_result(None)\n"
+            "        if registered.error is None"
+        ),
+        new="        if registered.error is None",
+        tests=(
+            "tests/watchers/test_clean_up_refused.py::test_whoever_retires_a_target_waits_for_its_commit_in_flight_and_no_longer",
+        ),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="rest-of-a-copy-behind-a-lost-compare",
+        rule="a compare lost amid a large cursor begins anew with what stands",
+        section="§6",
+        file="watchers/clean_up_plans.py",
+        old=("            self._round = _Round(self._cursor.seeks)\n            for key, record"),
+        new="            for key, record",
+        tests=(
+            "tests/watchers/test_clean_up_plans.py::test_p6_a_compare_lost_amid_a_large_cursor_begins_anew_with_what_stands",
+        ),
+        why_tests="no simulated cursor takes several commits",
+    ),
+    Mutant(
+        name="doubtful-uncounted",
+        rule="headers that are absent are counted",
+        section="§6",
+        file="watchers/decisions.py",
+        old="                self._absent += 1\n",
+        new="",
+        tests=("tests/watchers/test_decisions.py::test_e1_after_compaction_absent_headers_are_doubted_not_decided",),
+        why_tests=FIGURES,
+    ),
+)
