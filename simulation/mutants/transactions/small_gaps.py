@@ -185,4 +185,16 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/watchers/test_decisions.py::test_e1_after_compaction_absent_headers_are_doubted_not_decided",),
         why_tests=FIGURES,
     ),
+    Mutant(
+        name="ended-watch-opened-at-once",
+        rule="a watch that etcd ends again and again is opened at leisure",
+        section="§4",
+        file="txnstore/access/following.py",
+        old="                except Unanswered:\n                    await asyncio.sleep(_PAUSE_S)\n",
+        new="                except Unanswered:\n                    pass\n",
+        tests=(
+            "tests/txnstore/access/test_following.py::test_a_watch_that_etcd_ends_again_and_again_is_opened_at_leisure",
+        ),
+        why_tests="the simulation knows no cost of a request",
+    ),
 )
