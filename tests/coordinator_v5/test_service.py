@@ -9,17 +9,20 @@ from contextlib import asynccontextmanager
 import pytest
 
 from coordinator_v5.service import CoordinatorService
-from tests.coordinator_v5.processes import Process, fresh_etcd, open_headers
+from tests.coordinator_v5.processes import Process, fresh_etcd, headers, open_headers
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.records import REASON_ADMIN, REASON_CLIENT
+from txnstore.writes.writer_lists import MAX_WRITERS
 from txnwire.errors import (
     ExpiredTransaction,
     InvalidArgument,
     InvalidTxnState,
     NotAllowed,
     NotOwner,
+    OutcomeUnknown,
     TxnError,
     TxnNotFound,
 )
@@ -71,9 +74,10 @@ Connect = Callable[[], Coroutine[object, object, Client]]
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[MemoryEtcd, Process, Connect]]:
-    """A coordinator that serves connections, and what opens one."""
+async def served(*, owner: str = "one") -> AsyncIterator[tuple[MemoryEtcd, Process, Connect]]:
+    """A coordinator that serves connections, and what opens one. `owner`: another one then owns the coordinator id."""
     etcd = fresh_etcd()
+    other = await Process(etcd, owner).start() if owner != "one" else None
     process = await Process(etcd, "one").start()
     service = CoordinatorService(process.coordinator)
     transport = MemoryTransport()
@@ -99,11 +103,13 @@ async def served() -> AsyncIterator[tuple[MemoryEtcd, Process, Connect]]:
         opened.append(caller)
         return Client(caller)
 
-    yield etcd, process, connect
+    yield etcd, other or process, connect
     for caller in opened:
         await caller.close()
     await listener.close()
     await process.close()
+    if other is not None:
+        await other.close()
 
 
 COMMIT, ABORT = pb.TXN_ACTION_COMMIT, pb.TXN_ACTION_ABORT
@@ -238,3 +244,40 @@ async def test_a_client_whose_connection_ends_loses_its_transactions_unless_it_a
         assert kept != lost
         await second.caller.close()
         assert 10 <= await until(lambda: not open_headers(etcd)) < 11.5
+
+
+@pytest.mark.parametrize("owner", ["one", "another"])
+@virtual_time
+async def test_an_operator_s_abort_is_recorded_as_such_whoever_owns_the_transaction(owner: str) -> None:
+    async with served(owner=owner) as (_, process, connect):
+        client = await connect()
+        for forced, reason in ((True, REASON_ADMIN), (False, REASON_CLIENT)):
+            begun = await process.coordinator.begin(0)
+            assert (await client.end(begun.txn_id, ABORT, forced=forced)).state == pb.TXN_STATE_ABORTED
+            header = await process.header(begun.txn_id)
+            assert header is not None
+            assert header.reason == reason
+
+
+@virtual_time
+async def test_d5_a_named_commit_repeated_after_its_collection_is_answered_with_its_writers() -> None:
+    async with served() as (etcd, _, connect):
+        client, writers = await connect(), pb.WriterList(writers=[7, 9])
+        txn_id = await client.begin(name="job")
+        await client.end(txn_id, COMMIT, writers=writers, name="job")
+        await until(lambda: not headers(etcd), within_s=90)
+        again = await client.end(txn_id, COMMIT, writers=writers, name="job")
+        assert (again.state, list(again.writers.writers)) == (pb.TXN_STATE_COMMITTED, [7, 9])
+        with pytest.raises(OutcomeUnknown):
+            await client.end(txn_id, COMMIT, writers=writers)
+
+
+@virtual_time
+async def test_a_commit_lists_as_many_writers_as_are_allowed_and_no_more() -> None:
+    async with served() as (_, _, connect):
+        client = await connect()
+        txn_id = await client.begin()
+        with pytest.raises(InvalidArgument, match=str(MAX_WRITERS)):
+            await client.end(txn_id, COMMIT, writers=pb.WriterList(writers=range(MAX_WRITERS + 1)))
+        ok = await client.end(txn_id, COMMIT, writers=pb.WriterList(writers=range(MAX_WRITERS)))
+        assert (ok.state, len(ok.writers.writers)) == (pb.TXN_STATE_COMMITTED, MAX_WRITERS)

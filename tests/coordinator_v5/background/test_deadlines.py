@@ -332,8 +332,10 @@ async def test_the_mark_never_passes_an_open_transaction_without_its_key() -> No
     await process.close()
 
 
+@pytest.mark.parametrize("off_ms", [0, -24 * HOUR_MS], ids=["right", "behind"])
 @virtual_time
-async def test_stale_deadline_keys_are_swept_and_live_ones_kept() -> None:
+async def test_stale_deadline_keys_are_swept_and_live_ones_kept(off_ms: int) -> None:
+    """By the cluster's clock too: that of this process may be behind it."""
     etcd = fresh_etcd()
     settings = CoordinatorSettings(tcids=1, housekeeping_every_s=5.0, max_timeout_s=7200)
     process = await Process(etcd, "one", settings).start()
@@ -343,7 +345,10 @@ async def test_stale_deadline_keys_are_swept_and_live_ones_kept() -> None:
     now_ms = process.clock.wall_ms()
     stale = [keys.deadline(now_ms - HOUR_MS, txn_id) for txn_id in (ended.txn_id, TxnId(5, 99))]
     etcd.mvcc.commit([Commit(puts=tuple(Put(key, b"") for key in stale))])
+    await until(lambda: process.record(keys.CLOCK) is not None)
+    process.clock.step_ms = off_ms
     await asyncio.sleep(7)
+    assert deadline_keys(etcd) == [(begun.deadline_ms, begun.txn_id)]
     process.clock.step_ms = 4 * HOUR_MS
     await asyncio.sleep(7)
     assert deadline_keys(etcd) == [(begun.deadline_ms, begun.txn_id)]

@@ -114,3 +114,18 @@ async def test_e4_a_lease_whose_renewal_is_refused_for_a_moment_is_kept() -> Non
     assert (busy.left, lease.valid()) == (0, True)
     await lease.abandon()
     await store.close()
+
+
+@virtual_time
+async def test_a_lease_that_cannot_be_revoked_in_time_is_left_to_expire() -> None:
+    """Whoever gives it up, as at its end, goes on: dies if that raises."""
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    lease = await store.grant_lease(5)
+    store.memory_backend.disconnect()
+    await lease.revoke()
+    assert not lease.valid()
+    store.memory_backend.reconnect()
+    await asyncio.sleep(10)
+    assert etcd.leases() == []
+    await store.close()

@@ -12,7 +12,10 @@ from txnstore.access.backend import Unanswered
 from txnstore.access.leases import KeptLease
 from txnstore.access.lineage import StoreUnfit
 from txnstore.etcd.backend import EtcdBackend
+from txnstore.etcd.connection import EtcdConnection
+from txnstore.etcd.settings import EtcdSettings
 from txnwire.clock import SystemClock
+from txnwire.errors import StoreUnavailable
 
 
 async def test_a_lease_is_kept_at_a_member_that_answers_no_reads() -> None:
@@ -143,6 +146,17 @@ async def test_e4_a_member_without_a_leader_is_not_used_before_it_has_one() -> N
         assert not waiting.done()
         etcd.leader = 1
         await waiting
+
+
+async def test_e4_whoever_finds_no_member_with_a_leader_is_told_so() -> None:
+    async with silent_etcds(1) as ((etcd,), _):
+        etcd.leader = 0
+        url = f"http://127.0.0.1:{etcd.port}"
+        settings = EtcdSettings(endpoints=(url,), connect_timeout_s=1.0, request_timeout_s=0.2)
+        connection = EtcdConnection(settings, SystemClock())
+        with pytest.raises(StoreUnavailable, match=f"within 1.0 s: 127.0.0.1:{etcd.port}: it has no leader"):
+            await connection.open()
+        await connection.close()
 
 
 async def test_e4_a_watch_ends_at_a_member_that_has_lost_its_leader() -> None:

@@ -196,6 +196,19 @@ def test_d1_d2_the_same_decision_again_is_ok_and_every_other_is_refused_with_its
         assert decision.reason in str(caught.value)
 
 
+def test_lists_of_writers_that_differ_are_told_apart_in_words() -> None:
+    many = tuple(f"{writer:016x}" for writer in range(9))
+    for decided, asked, told in (
+        (None, [], "all, asked for none"),
+        ((), None, "none, asked for all"),
+        ((A,), [A, B], f"{A}, asked for {A}, {B}"),
+        (many, [A], f"9 of them ({', '.join(many[:4])}, …), asked for {A}"),
+    ):
+        with pytest.raises(InvalidTxnState) as caught:
+            check_end(TXN, RecordedDecision(COMMITTED, 7, None, decided), COMMITTED, asked)
+        assert str(caught.value).endswith(f": {told}")
+
+
 def test_the_decision_in_a_header_record() -> None:
     assert decision_of(header_record(OPENED, version=1)) is None
     assert decision_of(header_record(FENCED_HEADER, version=2, mod=8)) == RecordedDecision(ABORTED, 8, "fenced")

@@ -46,6 +46,8 @@ def test_c9_one_more_is_refused() -> None:
         pack(ids(range(MAX_WRITERS + 1)))
     with pytest.raises(DataCorrupt, match="more than"):
         numbers([f"{1:016x}+{MAX_WRITERS + 1:x}"])
+    with pytest.raises(DataCorrupt, match="more than"):
+        numbers([f"{1:016x}+{MAX_WRITERS:x}", f"{1 << 32:016x}"])
 
 
 def test_short_lists_stand_as_earlier_versions_read_them() -> None:
