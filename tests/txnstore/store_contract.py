@@ -130,6 +130,8 @@ class StoreContract(WatchContract):
         assert store.index_queries().count == 0
         await store.range(b"/idx/txn-by-deadline/", b"/idx/txn-by-deadline0", keys_only=True)
         assert store.index_queries().count == 1
+        await store.range(b"/idx/writes-by-segment/a/", b"/idx/writes-by-segment/a0", keys_only=True)
+        assert store.index_queries().count == 2
 
     async def test_group_sizes_and_latencies_are_counted(self, store: StoreClient) -> None:
         results = await asyncio.gather(*[store.commit(put(b"/k/%d" % n)) for n in range(20)])

@@ -270,7 +270,7 @@ async def test_clean_up_waits_out_a_store_that_is_away(memory_store: MemoryStore
     revision = await end(memory_store, A)
     memory_store.etcd.crash()
     decide(held, clean_up, Decision(A, True, revision))
-    with pytest.raises(Timeout, match=r"writes of .* were not cleaned up within"):
+    with pytest.raises(Timeout, match=r"writes of .* were not cleaned up within .* s: 1 left"):
         await clean_up.drain(held.writes, timeout_s=0.05)
     assert held.writes.backlog == 1
     memory_store.etcd.restart()
