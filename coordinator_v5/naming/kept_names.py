@@ -162,16 +162,22 @@ async def _delete(store: MetadataStore, going: Sequence[Expired]) -> list[bytes]
 
 
 async def _make_room(store: MetadataStore, gone: Sequence[bytes]) -> None:
-    """Subtracts deleted names from the last count, so that new names may begin before the next count. If the sweeper
-    changes the record first, this write is lost, and the sweeper's next count corrects it."""
+    """Subtracts deleted names from the last count, so that new names may begin before the next count. ▲ Never raises:
+    the names are gone. If the sweeper changes the record first, or etcd is full, the sweeper's next count corrects it.
+    """
+    try:
+        await _subtract(store, gone)
+    except DataCorrupt as error:
+        log.error("name_counts_unreadable", error=str(error))
+    except TxnError as error:
+        log.warning("names_not_subtracted", error=str(error))
+
+
+async def _subtract(store: MetadataStore, gone: Sequence[bytes]) -> None:
     found = await store.get(keys.TXN_NAME_COUNTS)
     if found is None:
         return
-    try:
-        counts = records.decode(NameCounts, found.value, key=found.key)
-    except DataCorrupt as error:
-        log.error("name_counts_unreadable", error=str(error))
-        return
+    counts = records.decode(NameCounts, found.value, key=found.key)
     left = dict(counts.namespaces)
     for key in gone:
         namespace = namespace_of(keys.txn_name_text(key))

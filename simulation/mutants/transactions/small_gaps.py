@@ -318,4 +318,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/watchers/test_clean_up.py::test_clean_up_waits_out_a_store_that_is_away",),
         why_tests=FIGURES,
     ),
+    Mutant(
+        name="full-etcd-fails-what-is-deleted",
+        rule="names are deleted though etcd is full, and whoever deletes them is told so",
+        section="§10",
+        file="coordinator_v5/naming/kept_names.py",
+        old='    except TxnError as error:\n        log.warning("names_not_subtracted"',
+        new='    except NotImplementedError as error:\n        log.warning("names_not_subtracted"',
+        tests=("tests/coordinator_v5/naming/test_kept_names.py::test_names_are_deleted_though_etcd_is_full",),
+        why_tests="no simulated operator deletes names of a full etcd",
+    ),
 )

@@ -16,7 +16,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.records import ABORTED, COMMITTED, OPEN, TxnName
+from txnstore.records import ABORTED, COMMITTED, OPEN, NameCounts, TxnName
 from txnstore.store import Commit, Put
 from txnstore.writes.name_transitions import Keep
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, TxnNotFound
@@ -216,4 +216,22 @@ async def test_an_empty_name_is_none() -> None:
     process = await Process(fresh_etcd(), "one", QUICK).start()
     with pytest.raises(InvalidArgument):
         await kept_names.delete_name(process.store, "")
+    await process.close()
+
+
+@pytest.mark.parametrize("one", [True, False], ids=["one", "all"])
+@virtual_time
+async def test_names_are_deleted_though_etcd_is_full(one: bool) -> None:
+    """Which makes room: their count is set right by the sweeper, once it can be written."""
+    process = await Process(fresh_etcd(), "one", QUICK).start()
+    await ended(process, "a/1")
+    await process.store.commit(
+        Commit(puts=(Put(keys.TXN_NAME_COUNTS, records.encode(NameCounts(counted_ms=1, namespaces={"a": 1}))),))
+    )
+    process.etcd.quota_bytes = 1
+    if one:
+        assert await kept_names.delete_name(process.store, "a/1") == Deleted(deleted=1)
+    else:
+        assert await kept_names.delete_names(process.store, "a/") == Deleted(deleted=1)
+    assert names(process.etcd) == []
     await process.close()
