@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a compare lost amid a large cursor begins anew with what stands",
         section="§6",
         file="watchers/clean_up_plans.py",
-        old=("            self._round = _Round(self._cursor.seeks)\n            for key, record"),
+        old=("            self._round = _CursorRound(self._cursor.seeks)\n            for key, record"),
         new="            for key, record",
         tests=(
             "tests/watchers/test_clean_up_plans.py::test_p6_a_compare_lost_amid_a_large_cursor_begins_anew_with_what_stands",
