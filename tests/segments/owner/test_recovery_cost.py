@@ -125,6 +125,7 @@ async def live_through(cluster: Cluster, client: Client, served: Segment, rounds
         await served.roll()
     await served.keep(Retention())
     await wait_stored_watermark(cluster, served)
+    await wait_stored_cursor(cluster, served)
     left = keys.aborted_records(served.path)
     assert (await cluster.store.range(left, keys.prefix_end(left))).records == ()
 
@@ -139,6 +140,16 @@ async def wait_stored_watermark(cluster: Cluster, served: Segment) -> None:
         return Position(*records.decode(Watermark, found.value, key=found.key).position) >= served.last_confirmed
 
     await until(stored, f"a watermark at {served.last_confirmed}", within_s=10.0)
+
+
+async def wait_stored_cursor(cluster: Cluster, served: Segment) -> None:
+    """Once it has passed all entries, its record of entries acked in part goes with its next flush."""
+
+    async def stored() -> bool:
+        of = keys.cursors(served.path)
+        return len((await cluster.store.range(of, keys.prefix_end(of))).records) == 1
+
+    await until(stored, "a cursor of one record", within_s=10.0)
 
 
 async def leave_open(cluster: Cluster, client: Client, segment: str, epoch: int) -> None:
