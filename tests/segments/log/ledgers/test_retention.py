@@ -237,3 +237,11 @@ def test_what_is_trimmed_counts_no_more() -> None:
     child, record = named(0, 0xFFFF, 1, 300, 300)
     trimmed = LedgerRecord(ledgers=record.ledgers, trimmed_below=(2, 0))
     assert share_left(1000, segment, [(child, trimmed)]) == 700
+
+
+def test_ledgers_that_stand_in_pages_count_as_those_of_the_head() -> None:
+    """▲ Of a long list the head alone is read: an ancestor would keep what its descendants have used up."""
+    segment, _ = named(0, 0xFFFF, 0)
+    child, record = named(0, 0x7FFF, 1, 100)
+    paged = LedgerRecord(ledgers=record.ledgers, paged=3, paged_bytes=300)
+    assert share_left(1000, segment, [(child, paged)]) == 600

@@ -1,0 +1,70 @@
+"""What a segment tells of its bytes, and of what was trimmed: operators size disks and retentions by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from segments.log.ledgers.retention import Retention
+from tests.segments.brokering import Cluster
+from tests.segments.log.small_logs import ONE_ENTRY_EACH
+from tests.waiting import until
+
+QUIET = replace(ONE_ENTRY_EACH, ledger_roll_bytes=1 << 30, housekeeping_s=3600.0, roll_least_age_ms=1 << 30)
+ALL_CLOSED = Retention(ms=-1)
+
+
+async def test_every_trimmed_ledger_counts_by_its_bytes(memory_cluster: Cluster) -> None:
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start(settings=QUIET)
+    producer = await (await memory_cluster.connect(node)).producer(path)
+    served = node.broker.segments[path]
+    for value in ("a" * 1000, "b" * 100, "c"):
+        await producer.send(value)
+        await served.roll()
+    await producer.send("in the open ledger")
+    before = served.statistics()
+    assert before.kept_bytes == served.taken_in.bytes, "that of the open ledger, too"
+    await served.keep(ALL_CLOSED)
+    after = served.statistics()
+    assert after.keeping.trimmed_ledgers == 3
+    assert after.keeping.trimmed_bytes == before.kept_bytes - after.kept_bytes
+    assert after.kept_bytes == served.open_bytes > 0
+
+
+async def test_entries_that_nobody_read_in_time_add_up_over_the_trims(memory_cluster: Cluster) -> None:
+    """For each reader that was behind; a trim that took nothing from anybody resets nothing."""
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start(settings=QUIET)
+    client = await memory_cluster.connect(node)
+    producer = await client.producer(path)
+    served = node.broker.segments[path]
+    slow = [await client.reader(path, permits=1) for _ in range(2)]
+    skipped = []
+    for number in range(3):
+        await producer.send(f"first {number}")
+        await producer.send(f"second {number}")
+        await served.roll()
+        await until(lambda: all(reader.all for reader in slow))
+        if number == 2:
+            for reader in slow:
+                reader.flow(100)
+            await until(lambda: all(reader.values[-1:] == ["second 2"] for reader in slow))
+        await served.keep(ALL_CLOSED)
+        skipped.append(served.statistics().keeping.skipped_entries)
+    assert skipped == [2, 6, 6]
+
+
+async def test_what_one_segment_takes_in_is_no_load_of_another(memory_cluster: Cluster) -> None:
+    """▲ Autoscale would split a quiet segment for what its neighbours take in."""
+    busy, quiet = await memory_cluster.create_topic(segments=2)
+    node = await memory_cluster.start(settings=QUIET)
+    client = await memory_cluster.connect(node)
+    producers = {path: await client.producer(path) for path in (busy, quiet)}
+    for _ in range(3):
+        await producers[busy].send("a" * 1000, "b")
+        await producers[quiet].send("c")
+    served = {path: node.broker.segments[path] for path in producers}
+    assert [served[path].taken_in.messages for path in (busy, quiet)] == [6, 3]
+    assert [served[path].statistics().stored_entries for path in (busy, quiet)] == [3, 3]
+    for segment in served.values():
+        assert segment.taken_in.bytes == segment.statistics().kept_bytes
