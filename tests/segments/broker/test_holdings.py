@@ -54,3 +54,14 @@ def test_a_corrupt_segment_stays_owned_and_a_deleted_topic_is_forgotten() -> Non
     assert SEGMENT not in holdings.unfit(lambda _: True)  # it is to be erased
     holdings.forget_topic("t/n/x")
     assert not holdings.failed
+
+
+def test_a_segment_that_is_known_hides_none_that_is_forgotten_behind_it() -> None:
+    """▲ No other broker can claim it as long as this one's lease holds."""
+    holdings, known, given_back = Holdings(), "t/n/x/0000-7fff-0", "t/n/x/8000-ffff-1"
+    holdings.ended(given_back, 8)
+    mine = {known: 7, given_back: 8, SEGMENT: 9}
+    owners = {"t/n/x/0000-ffff-9": OwnerInfo("b2", "a:2", 6, 4)}
+    owners |= {path: OwnerInfo("b1", "a:1", epoch, 3) for path, epoch in mine.items()}
+    holdings.find_forgotten(owners, 3, lambda path: path == known)
+    assert holdings.to_release == {SEGMENT: 9}

@@ -214,6 +214,20 @@ async def test_a_connection_replaced_by_a_newer_one_may_end_without_harm() -> No
 
 
 @virtual_time
+async def test_of_a_connection_that_ends_those_without_a_newer_one_are_given_up_all_the_same() -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await with_topic(a)
+        old, new = Inbox(), Inbox()
+        for subscription in ("s", "other"):
+            await a.controller.join(joining("w", subscription=subscription), old)
+        reply = await a.controller.join(joining("w"), new)
+        a.controller.disconnected(old)
+        await asyncio.sleep(5.0)
+        assert (await assignment_of(a.store)).epoch == reply.epoch
+        assert (await assignment_of(a.store, "other")).consumers == {}
+
+
+@virtual_time
 async def test_a_consumer_that_leaves_is_followed_at_once() -> None:
     async with running(MemoryEtcd(LoopClock()), "a") as [a]:
         await with_topic(a)

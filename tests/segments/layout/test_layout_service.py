@@ -205,6 +205,25 @@ async def test_a_topic_that_was_unreadable_when_it_was_asked_for_is_pushed_once_
 
 
 @virtual_time
+async def test_a_layout_that_cannot_be_read_holds_no_other_one_back() -> None:
+    """▲ Its watchers would know the old owners until that other topic changes once more."""
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        store, client = served.process.store, await served.client()
+        paths = [f"public/nyc/{name}" for name in "abc"]
+        narrow, wide = (encode(create_record(segments, policies={}, created_ms=0)) for segments in (1, 2))
+        await store.commit(Commit(puts=tuple(Put(keys.topic(path), narrow) for path in paths)))
+        for path in paths:
+            await client.call(pb.Command(watch_layout=pb.WatchLayout(topic=f"topic://{path}")))
+        await asyncio.sleep(1.0)
+        client.pushed.clear()
+        changed = zip(paths, (wide, b"not a record", wide), strict=True)
+        await store.commit(Commit(puts=tuple(Put(keys.topic(path), record) for path, record in changed)))
+        await asyncio.sleep(1.0)
+        told = [(push.layout.topic, len(push.layout.segments)) for push in client.pushed]
+        assert told == [("topic://public/nyc/a", 2), ("topic://public/nyc/c", 2)]
+
+
+@virtual_time
 async def test_changes_that_come_together_leave_as_one_push() -> None:
     async with serving(MemoryEtcd(LoopClock())) as served:
         await served.process.controller.wait_leading(timeout_s=5.0)

@@ -111,3 +111,12 @@ def test_a_connection_of_another_life_ends_and_its_entries_go_on() -> None:
 @pytest.mark.parametrize("ids", [[], [5], [1, 2, 9], [7, 3, 4]])
 def test_ids_come_back_from_their_steps(ids: list[int]) -> None:
     assert ids_of(steps_of(ids)) == ids
+
+
+def test_a_connected_name_that_was_idle_for_longest_keeps_no_other_from_being_forgotten(names: NumberedNames) -> None:
+    """As many may be connected and silent as there are programs."""
+    for name in ("connected", "p", "connected too", "q"):
+        names.take(name, 1, 1, 0.0)
+    assert names.expire(IDLE_S + 1, ("connected", "connected too"), limit=ONE_AT_ONCE) == 2
+    assert "connected" in names
+    assert "connected too" in names
