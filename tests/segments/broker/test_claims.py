@@ -101,6 +101,8 @@ def test_a_failed_take_over_is_tried_again_after_a_growing_pause_and_the_pause_i
     assert pauses[-1] == pytest.approx(RETRY_S[1])
     one.succeeded("t/n/x/s", now)
     assert one.next_moves(alone, now, served=()).take == ["t/n/x/s"]
+    one.failed("t/n/x/s", now)
+    assert one.next_moves(alone, now, served=()).again_s == pytest.approx(RETRY_S[0]), "the first one since it served"
 
 
 def test_what_is_one_too_many_here_for_a_while_is_given_up_a_few_at_a_time() -> None:

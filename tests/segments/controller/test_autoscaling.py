@@ -12,8 +12,10 @@ from segments.layout.topology import Topology, create_record
 from segments.owner.load_samples import LoadReporter
 from tests.segments.brokering import TOPIC, Cluster, Node
 from tests.segments.changing import Controlling, controlling, topology_of
+from tests.segments.stopping import Steps, StoppingStore
 from tests.waiting import until
 from txnstore import keys, records
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import LoadSample
 from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock
@@ -199,3 +201,25 @@ async def test_what_cannot_be_read_of_one_topic_keeps_no_other_as_it_is(memory_c
         await look(node, clock, autoscaling, 60)
         assert len((await topology_of(memory_cluster)).active) == 2
         await autoscaling.close()
+
+
+async def test_a_sample_that_was_not_written_is_due_again(memory_cluster: Cluster, memory_etcd: MemoryEtcd) -> None:
+    """▲ A steady load would never be told: autoscale would never split for it."""
+    node, (path,) = await started(memory_cluster, 1)
+    clock, steps = SetClock(), Steps(left=0)
+    store = StoppingStore(memory_etcd, steps)
+    reporter = LoadReporter(store, clock, lambda: node.broker.segments.values(), every_s=0)
+    await reporter.report()
+    producer = await (await memory_cluster.connect(node)).producer(path)
+    written = []
+    for _ in range(2):
+        await producer.send(*"ab" * 100)
+        clock.now_s += 10
+        await reporter.report()
+        written.append(reporter.written)
+        steps.left = 1 << 30
+    assert written == [0, 1]
+    told = await sample(memory_cluster, path)
+    assert told is not None
+    assert told.messages_in_per_s == 20.0
+    await store.close()

@@ -24,7 +24,7 @@ from tests.segments.controlling import (
 from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.waiting import until_accepted
 from txnstore import keys
-from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.memory.memory_store import Fate
 from txnstore.records import Drained, RegistrationRecord, TopicRecord, decode, encode
 from txnstore.store import Commit, Delete, Put
@@ -374,3 +374,18 @@ async def test_e2_an_election_whose_answer_is_lost_is_won_once(fate: Fate) -> No
     finally:
         await process.close()
     assert etcd.mvcc.get(keys.leader(CONTROLLER), 0) is None
+
+
+@virtual_time
+async def test_e3_a_join_whose_assignment_finds_no_room_in_etcd_waits_for_it() -> None:
+    """Its client would take the refusal for one of the join, and not know that it is a member."""
+    etcd = MemoryEtcd(LoopClock())
+    async with running(etcd, "a") as [a]:
+        await a.controller.create_topic(TOPIC, 2, "")
+        await a.controller.join(joining("first"), Inbox())
+        etcd.quota_bytes = 0
+        joined = asyncio.ensure_future(a.controller.join(joining("second"), Inbox()))
+        await asyncio.sleep(3.0)
+        assert not joined.done()
+        etcd.quota_bytes, etcd.no_space = DEFAULT_QUOTA_BYTES, False
+        assert len((await joined).segments) == 1

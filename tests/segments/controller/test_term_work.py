@@ -8,7 +8,8 @@ import random
 import pytest
 from structlog.testing import capture_logs
 
-from segments.controller.term_work import TermWork
+from segments.controller.term_work import RetryPauses, TermWork
+from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore.election import Leadership
 from txnstore.memory.memory_store import MemoryStore
 from txnwire.errors import DataCorrupt, NotOwner, TopicNotFound, TxnError
@@ -39,3 +40,15 @@ async def test_only_an_end_that_needs_a_repair_is_logged_as_an_error(
         work.report_end(task)
     assert [(one["event"], one["log_level"]) for one in logs] == [(f"{what}_{event}", level)]
     assert error.args[0] in logs[0].get("error", error.args[0])
+
+
+@virtual_time
+async def test_pauses_grow_from_the_first_to_the_longest_and_no_further() -> None:
+    """A deletion that was kept waiting for an hour goes on a moment after what kept it is over."""
+    clock, pauses, waited = LoopClock(), RetryPauses(0.5, 2.0), []
+    for _ in range(40):
+        begun_s = clock.monotonic()
+        await pauses.pause()
+        waited.append(round(clock.monotonic() - begun_s, 3))
+    assert waited[:4] == [0.5, 0.75, 1.125, 1.688]
+    assert waited[4:] == [2.0] * 36

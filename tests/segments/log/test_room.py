@@ -418,3 +418,20 @@ async def test_c12_sends_are_taken_again_soon_though_the_last_look_was_a_moment_
     await asyncio.sleep(2 * CLOSE_LOOK_S)
     assert admits(room)
     await room.close()
+
+
+async def test_c12_a_broker_whose_write_has_failed_looks_at_its_disk_at_once(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the next regular look: meanwhile it would take sends in, and lose the segment anew with each."""
+    monkeypatch.setattr("segments.log.room.LOOK_S", 3600.0)
+    memory_cluster.make_ledgers = Disk
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    await (await (await memory_cluster.connect(node)).producer(path)).send("x")
+    disk = node.ledgers
+    assert isinstance(disk, Disk)
+    disk.free = 0
+    served = node.broker.segments[path]
+    served.lost(LedgerFailed("no space left on device"))
+    await until(lambda: node.broker.full_disk() is not None)

@@ -18,7 +18,8 @@ from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.records import LedgerRecord
-from txnwire.errors import TxnError
+from txnstore.store import Commit, CommitVerdict
+from txnwire.errors import OutcomeUnknown, StoreFull, StoreUnavailable, Timeout, TxnError
 
 
 async def test_c12_a_data_folder_that_goes_and_comes_back_costs_nothing_that_was_acked(cluster: Cluster) -> None:
@@ -123,6 +124,37 @@ async def test_l5_no_segment_is_given_back_before_etcd_has_taken_the_end_of_its_
         store.open()
         await until(lambda: list_of(memory_etcd, segment).ledgers[0].closed_length == 1)
     assert not [one for one in logs if one["log_level"] == "error"]
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown, StoreFull, StoreUnavailable, Timeout])
+async def test_l5_the_end_of_a_ledger_is_recorded_however_the_first_tries_fail(
+    memory_cluster: Cluster,
+    memory_etcd: MemoryEtcd,
+    dead_disk: Callable[[], None],
+    error: type[TxnError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """▲ Given back with the end unrecorded, the next owner could count what only the page cache holds."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    producer = await client.producer(segment)
+    await producer.send("a")
+    owner, commit, tries = await cluster.store.get(keys.owner(segment)), node.store.commit, 0
+
+    async def failing(one: Commit, *, timeout_s: float = 10.0) -> CommitVerdict:
+        nonlocal tries
+        if any(put.key == keys.ledger(segment) for put in one.puts) and tries < 2:
+            tries += 1
+            assert await cluster.store.get(keys.owner(segment)) == owner
+            raise error("planned by the test")
+        return await commit(one, timeout_s=timeout_s)
+
+    monkeypatch.setattr(node.store, "commit", failing)
+    dead_disk()
+    with pytest.raises(TxnError):
+        await producer.send("lost")
+    await until(lambda: tries == 2 and list_of(memory_etcd, segment).ledgers[0].closed_length == 1)
 
 
 def list_of(etcd: MemoryEtcd, segment: str) -> LedgerRecord:
