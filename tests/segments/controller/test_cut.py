@@ -298,6 +298,7 @@ async def test_a_split_between_the_first_question_and_the_revision_costs_no_more
 @virtual_time
 async def test_a_segment_without_an_owner_is_waited_for_and_named_when_the_time_is_up() -> None:
     _, asked, snapshots = await _asked()
+    clock = LoopClock()
     asked.refused = 3
     await snapshots.take([TOPIC], timeout_s=5)
     assert snapshots.statistics().taken == 1
@@ -308,6 +309,11 @@ async def test_a_segment_without_an_owner_is_waited_for_and_named_when_the_time_
     with pytest.raises(TopicNotFound):
         await snapshots.take([TopicName("public", "nyc", "trains")], timeout_s=5)
     assert snapshots.statistics().failed == 2
+    begun_s, before_s = clock.monotonic(), snapshots.statistics().taken_s
+    asked.refused = 30
+    await snapshots.take([TOPIC], timeout_s=5)
+    assert before_s > 0
+    assert snapshots.statistics().taken_s == pytest.approx(before_s + clock.monotonic() - begun_s)
     await asked.store.close()
 
 

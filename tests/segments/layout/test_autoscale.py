@@ -50,6 +50,7 @@ def after(topology: Topology, loads: dict[int, SegmentLoad], thresholds: Thresho
     [
         ({0: HOT, 1: WARM, 2: WARM}, 0),
         ({0: HOT, 1: SegmentLoad(10_002, 0), 2: WARM}, 1),  # the hottest
+        ({0: WARM, 1: SegmentLoad(10_002, 0), 2: HOT}, 1),  # wherever it stands
         ({0: HOT, 1: WARM, 2: SegmentLoad(0, 60_000_000)}, 2),  # bytes count too
         ({0: SegmentLoad(10_000, 50_000_000), 1: WARM, 2: WARM}, None),  # above, not at
         ({2: HOT}, 2),  # of the others nothing is known

@@ -279,3 +279,42 @@ async def test_starting_without_a_store_ends_in_time() -> None:
     with pytest.raises(Timeout, match="first reading"):
         await Directory(store, LoopClock()).start(timeout_s=5.0)
     await store.close()
+
+
+class SlowReads(SlowWatches):
+    """Each reading takes `answer_s` seconds."""
+
+    def __init__(self, answer_s: float) -> None:
+        super().__init__()
+        self.answer_s = answer_s
+
+    def fate(self, request: str, client: str) -> Fate:
+        return Fate(answer_s=self.answer_s) if request == "read" else NO_FAULT
+
+
+@virtual_time
+async def test_each_kind_of_record_has_its_own_time_to_be_read_at_the_start() -> None:
+    """A large cluster's directory starts, too: what is bounded is a store that does not answer."""
+    store = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1), faults=SlowReads(4.0))
+    directory = Directory(store, LoopClock())
+    await directory.start(timeout_s=5.0)
+    await directory.close()
+    await store.close()
+
+
+@virtual_time
+async def test_the_revision_of_a_layout_never_falls_though_owners_are_followed_ahead_of_topics() -> None:
+    """▲ A client keeps the layout with the highest: it would refuse the newest one."""
+    faults = SlowWatches()
+    async with followed(MemoryEtcd(LoopClock()), faults) as (store, directory):
+        await directory.wait_revision(await put(store, (keys.topic(TOPIC), topic_value())))
+        faults.delay_s = 30.0
+        layout = await put(store, (keys.topic(TOPIC), topic_value(2)))
+        await asyncio.sleep(1.0)
+        faults.delay_s = 0.0
+        owned = await put(store, (keys.owner(SEGMENT), encode(OwnerRecord(broker="b1", address="h:1"))))
+        await directory.wait_revision(owned, prefix=keys.OWNER)
+        assert directory.layout_revision(TOPIC) == owned
+        assert directory.topic_revision(TOPIC) < layout
+        await directory.wait_revision(layout, timeout_s=60.0)
+        assert directory.layout_revision(TOPIC) == owned

@@ -314,6 +314,24 @@ def test_a_record_larger_than_they_are_now_is_cut_and_the_part_is_stored_before_
     assert [paged(ledgers, stored).acked(at(entry_id)) for entry_id in (3, 5, 7)] == [3, 1, 1]
 
 
+def test_a_page_that_was_emptied_is_the_first_to_be_filled_again(ledgers: LedgerLengths) -> None:
+    """▲ A record that grew past the store's limit would be refused for ever, and all later acks with it."""
+    cursor, stored = paged(ledgers), Stored()
+    for entry_id in (1, 3, 5, 7):
+        cursor.ack(part(entry_id, 0b0001))
+    stored.flush(cursor)
+    cursor.ack(part(3, 0b1110))
+    stored.flush(cursor)
+    assert sorted(stored.records) == ["1-0", "1-0-2", "1-0-3"]
+    cursor.ack(part(9, 0b0001))
+    assert stored.flush(cursor) == ["1-0-1"]
+    cursor.ack(part(11, 0b0001))
+    assert stored.flush(cursor) == ["1-0-4"]
+    again = paged(ledgers, stored)
+    assert [again.acked(at(entry_id)) for entry_id in (1, 5, 7, 9, 11)] == [1] * 5
+    assert again.acked(at(3)) == WHOLE
+
+
 def test_an_ack_in_order_does_not_look_at_every_block_behind_it() -> None:
     """An ack of 10 000 positions before 256 blocks would keep the loop busy for more than a second."""
     blocks = 200

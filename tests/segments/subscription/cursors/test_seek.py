@@ -279,3 +279,32 @@ async def test_who_waited_for_a_seek_attaches_under_the_assignment_of_then(memor
     await seeking
     with pytest.raises(NotAllowed):
         await attaching
+
+
+@pytest.mark.parametrize("sought", [False, True])
+async def test_what_is_delivered_again_by_a_seek_counts_as_new(memory_cluster: Cluster, sought: bool) -> None:
+    """Or a consumer would take messages that were sought for ones that have failed many times."""
+    setting = await Setting(memory_cluster, "stream").start()
+    consumer = await setting.attach()
+    for value in "ab":
+        await setting.producer.send(value)
+
+    async def aborted(rewinds: int) -> list[int]:
+        await consumer.wait("a", "b")
+        txn = await memory_cluster.begin()
+        await consumer.ack(*consumer.messages, txn=txn)
+        await memory_cluster.abort(txn)
+        await until(lambda: consumer.rewinds == rewinds)
+        await consumer.wait("a", "b")
+        return [message.redelivery_count for message in consumer.messages]
+
+    assert await aborted(1) == [1, 1]
+    if sought:
+        await setting.seek()
+        await until(lambda: consumer.closed)
+        consumer = await setting.attach()
+        await consumer.wait("a", "b")
+        assert [message.redelivery_count for message in consumer.messages] == [0, 0]
+        assert await aborted(1) == [1, 1]
+    else:
+        assert await aborted(2) == [2, 2]

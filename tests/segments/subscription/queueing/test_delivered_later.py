@@ -287,6 +287,7 @@ async def test_a_time_that_nobody_could_wait_for_is_refused(memory_cluster: Clus
     client = await cluster.connect(await cluster.start())
     producer = await client.producer(segment)
     await sent(producer, "later", cluster.clock, MAX_DELAY_MS)
+    await sent(producer, "by a clock that is ahead", cluster.clock, MAX_DELAY_MS + CLOCKS_APART_MS)
     far_ms = cluster.clock.wall_ms() + MAX_DELAY_MS + 2 * CLOCKS_APART_MS
     with pytest.raises(InvalidArgument, match="to be delivered at"):
         await producer.send("never", publish_time_ms=far_ms - 1000, deliver_at_ms=far_ms)
