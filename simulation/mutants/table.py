@@ -34,6 +34,7 @@ from simulation.mutants.operators import (
 from simulation.mutants.streams import (
     acks_and_seals,
     controllers,
+    counts,
     durability,
     ledger_files,
     numbered,
@@ -43,6 +44,7 @@ from simulation.mutants.streams import (
     segments,
     send_order,
     space,
+    stopped_short,
     subscriptions,
     times,
     watching,
@@ -124,4 +126,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *lost_and_repeated.MUTANTS,
     *later_tries.MUTANTS,
     *small_gaps.MUTANTS,
+    *counts.MUTANTS,
+    *stopped_short.MUTANTS,
 )
