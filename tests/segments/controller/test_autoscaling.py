@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as replaced
 
 from segments.controller.autoscaling import Autoscaling
 from segments.layout.topology import Topology, create_record
-from segments.owner.load_samples import LoadReporter
+from segments.owner.load_samples import LoadReporter, Stored
 from tests.segments.brokering import TOPIC, Cluster, Node
 from tests.segments.changing import Controlling, controlling, topology_of
 from tests.segments.stopping import Steps, StoppingStore
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import LoadSample
 from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock
@@ -179,10 +182,13 @@ async def test_it_looks_by_itself_for_as_long_as_its_term(memory_cluster: Cluste
         await autoscaling.close()
 
 
-async def test_what_cannot_be_read_of_one_topic_keeps_no_other_as_it_is(memory_cluster: Cluster) -> None:
-    """Its policy, put there by another version, say; nor a load that is none."""
+@pytest.mark.parametrize("policy", [{"threshold": 1}, "off"])
+async def test_what_cannot_be_read_of_one_topic_keeps_no_other_as_it_is(
+    memory_cluster: Cluster, policy: object
+) -> None:
+    """Its policy, put there by another version, say; nor a load that is none; nor a topic without autoscale."""
     other = Topology(
-        TopicName("public", "nyc", "airlines"), create_record(1, policies={"autoscale": {"threshold": 1}}, created_ms=1)
+        TopicName("public", "nyc", "airlines"), create_record(1, policies={"autoscale": policy}, created_ms=1)
     )
     puts = (
         Put(keys.topic(other.topic.path), records.encode(other.record)),
@@ -223,3 +229,30 @@ async def test_a_sample_that_was_not_written_is_due_again(memory_cluster: Cluste
     assert told is not None
     assert told.messages_in_per_s == 20.0
     await store.close()
+
+
+async def test_a_segment_that_comes_back_begins_to_count_anew(memory_store: MemoryStore) -> None:
+    """▲ Its counters begin at nothing under each ownership: the load would be below nothing, and a merge due."""
+    path, clock = f"{TOPIC.path}/0000-ffff-0", SetClock()
+    served: list[Any] = []
+    reporter = LoadReporter(memory_store, clock, lambda: served, every_s=0)
+
+    async def own() -> Any:
+        key = keys.owner(path)
+        await memory_store.commit(Commit(deletes=(Delete(key),)))
+        epoch = (await memory_store.commit(Commit(puts=(Put(key, b"{}"),)))).revision
+        served[:] = [SimpleNamespace(path=path, epoch=epoch, takes_writes=True, taken_in=Stored(0, 0))]
+        return served[0]
+
+    rates = []
+    for messages in (1000, 3000):
+        segment = await own()
+        for taken_in in (0, messages):
+            segment.taken_in = Stored(taken_in, 0)
+            await reporter.report()
+            clock.now_s += 10
+            found = await memory_store.get(keys.load(path))
+            value = None if found is None else records.decode(LoadSample, found.value, key=found.key)
+            rates.append(None if value is None else value.messages_in_per_s)
+    assert rates == [None, 100.0, 100.0, 300.0]
+    assert reporter.written == 2

@@ -323,6 +323,7 @@ async def test_an_unreadable_assignment_stops_neither_the_take_over_nor_other_su
         await a.store.commit(Commit(puts=(Put(keys.assignment(TOPIC.path, "bad"), b'{"v":1'),)))
         await a.controller.close()
         await b.controller.wait_leading(timeout_s=1.0)
+        assert b.controller.statistics().subscriptions == 1, "it goes on with the other, whose consumer is on its way"
         await b.controller.join(joining("w", subscription="good"), Inbox())
         with pytest.raises(DataCorrupt, match=f"/assignment/{TOPIC.path}/bad"):
             await b.controller.join(joining("w", subscription="bad"), Inbox())

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from segments.controller.pruning import DRAINED_READ_AT_ONCE, Pruning
+from segments.controller.pruning import DRAINED_READ_AT_ONCE, PATIENCE_S, Pruning
 from segments.layout.directory import Directory
 from segments.layout.layout_transitions import (
     DRAINED_AT_ONCE,
@@ -33,6 +33,7 @@ from segments.layout.topology import create_record
 from segments.log.settings import BrokerSettings
 from tests.segments.brokering import TOPIC, Cluster, Node
 from tests.segments.changing import Controlling, controlling, topology_of
+from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -272,7 +273,9 @@ async def test_a_controller_that_hears_of_a_change_whose_parents_are_pruned_give
         await until(lambda: controller.changes.statistics().under_way == 0)
 
 
-@pytest.mark.parametrize("kept", ["entries", "an open transaction", "an aborted record", "its producers"])
+@pytest.mark.parametrize(
+    "kept", ["entries", "an open transaction", "acks of one", "an aborted record", "its producers"]
+)
 async def test_what_anybody_could_still_want_stays(memory_cluster: Cluster, kept: str) -> None:
     cluster = memory_cluster
     cluster.settings = AT_ONCE
@@ -287,6 +290,9 @@ async def test_what_anybody_could_still_want_stays(memory_cluster: Cluster, kept
     elif kept == "an open transaction":
         key = keys.write_index(parent, await cluster.begin())
         await cluster.store.commit(Commit(puts=(Put(key, b""),)))
+    elif kept == "acks of one":
+        key = keys.ack_index(parent, "sub", await cluster.begin())
+        await cluster.store.commit(Commit(puts=(Put(key, b""),)))
     elif kept == "an aborted record":
         key = keys.aborted(parent, await cluster.begin())
         await cluster.store.commit(Commit(puts=(Put(key, records.encode(AbortedRecord(max_position=None))),)))
@@ -296,7 +302,8 @@ async def test_what_anybody_could_still_want_stays(memory_cluster: Cluster, kept
         await pruner.round()
         assert pruner.pruned == 0
         assert parent in (await topology_of(cluster)).paths.values()
-        if kept in ("an open transaction", "an aborted record"):
+        assert not (await topology_of(cluster)).record.pruning
+        if kept in ("an open transaction", "acks of one", "an aborted record"):
             await cluster.store.commit(Commit(deletes=(Delete(key),)))
             await pruner.round()
             assert pruner.pruned == 1
@@ -445,3 +452,47 @@ async def test_a_topic_whose_pruning_fails_holds_no_other_up() -> None:
     unused: Any = None
     await Pruning(store, directory, unused, leadership=unused, pause_s=1.0, on_deposed=lambda: None).round()
     assert asked == [keys.topic("a/b/one"), keys.topic("a/b/two")]
+
+
+@virtual_time
+async def test_a_topic_whose_owners_erase_nothing_holds_no_other_up() -> None:
+    """A hung broker, say: after some seconds it is the others' turn, and its own again in the next round."""
+    asked: list[bytes] = []
+    marked = put(change(created(), SPLIT, 0), plan_prune(change(created(), SPLIT, 0), [0], still_held=HELD))
+
+    async def get(key: bytes) -> KeyValue | None:
+        asked.append(key)
+        return marked if key == keys.topic("a/b/one") else None
+
+    topics = dict.fromkeys(("a/b/one", "a/b/two"), read_topology(marked))
+    directory: Any = SimpleNamespace(topics=lambda: topics, owner=lambda _: "a broker")
+    store: Any = SimpleNamespace(get=get)
+    unused: Any = None
+    begun_s = LoopClock().monotonic()
+    await Pruning(store, directory, unused, leadership=unused, pause_s=1.0, on_deposed=lambda: None).round()
+    assert asked[-1] == keys.topic("a/b/two")
+    assert LoopClock().monotonic() - begun_s < 2 * PATIENCE_S
+
+
+async def test_an_owner_that_cannot_say_whether_it_is_done_keeps_no_other_segment(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    cluster.settings = AT_ONCE
+    one, two = await cluster.create_topic(segments=2)
+    node = await cluster.start()
+    async with controlling(cluster) as controller, pruning(controller) as pruner:
+        for path in (one, two):
+            await controller.split(path)
+        await serving_all(node, cluster)
+        forgotten = controller.owners.forgotten
+
+        async def asked(segment: str) -> bool:
+            if segment == one:
+                raise StoreUnavailable("planned by the test")
+            return await forgotten(segment)
+
+        controller.owners.forgotten = asked  # type: ignore[method-assign]
+        await pruner.round()
+        assert pruner.pruned == 1
+        topology = await topology_of(cluster)
+        assert one in topology.paths.values()
+        assert two not in topology.paths.values()

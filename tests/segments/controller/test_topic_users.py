@@ -72,6 +72,18 @@ async def test_a_producer_that_has_sent_nothing_keeps_its_topic(how: str) -> Non
 
 
 @virtual_time
+async def test_a_user_whose_end_is_on_its_way_to_the_owner_is_waited_for() -> None:
+    """A program that closes its producer, and then deletes its topic, is not told that it uses it."""
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        path = await owned_topic(a)
+        a.positions.connected = {path: (1, 1)}
+        deletion = asyncio.ensure_future(a.controller.delete_topic(TOPIC, force=False))
+        await asyncio.sleep(0.25)
+        a.positions.connected.clear()
+        await end(a, path, deletion)
+
+
+@virtual_time
 async def test_a_producer_that_is_closed_while_it_registers_is_not_counted_for_ever() -> None:
     async with running(MemoryEtcd(LoopClock()), "a") as [a]:
         path = await owned_topic(a)

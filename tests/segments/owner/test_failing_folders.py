@@ -126,6 +126,27 @@ async def test_l5_no_segment_is_given_back_before_etcd_has_taken_the_end_of_its_
     assert not [one for one in logs if one["log_level"] == "error"]
 
 
+async def test_l5_a_broker_that_closes_waits_for_the_ends_of_all_its_ledgers_together(
+    memory_cluster: Cluster, dead_disk: Callable[[], None]
+) -> None:
+    """▲ Not for the second one for ever: the process would not end."""
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, hand_over_s=0.3)
+    gate_stores(cluster)
+    segments = await cluster.create_topic(segments=3)
+    node, client = await connected(cluster)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    producers = [await client.producer(segment) for segment in segments]
+    store.hold(lambda commit: any(put.key.startswith(keys.LEDGER) for put in commit.puts))
+    dead_disk()
+    for producer in producers:
+        with pytest.raises(TxnError):
+            await producer.send("lost")
+    await until(lambda: store.waiting == 3)
+    async with asyncio.timeout(10.0):
+        await node.close()
+
+
 @pytest.mark.parametrize("error", [OutcomeUnknown, StoreFull, StoreUnavailable, Timeout])
 async def test_l5_the_end_of_a_ledger_is_recorded_however_the_first_tries_fail(
     memory_cluster: Cluster,
