@@ -163,6 +163,20 @@ def test_what_its_own_broker_leaves_unowned_for_long_is_taken_and_kept_longer_ea
     assert stays == [KEEP_S[0], 2 * KEEP_S[0], 4 * KEEP_S[0]]
 
 
+def test_what_is_left_unowned_again_and_again_stays_for_an_hour_each_time_at_most() -> None:
+    one, now, orphan = claims(), 0.0, THEIRS[0]
+    owned = {segment: "a" if segment in MINE else "b" for segment in SEGMENTS if segment != orphan}
+    here = [*MINE, orphan]
+    for _ in range(12):
+        one.next_moves(view(owned), now, served=MINE)
+        now += 10.0
+        assert one.next_moves(view(owned), now, served=MINE).take == [orphan]
+        one.succeeded(orphan, now)
+        assert not one.next_moves(view(owned | {orphan: "a"}), now, served=here).give_up
+        now += KEEP_S[1]
+        assert one.next_moves(view(owned | {orphan: "a"}), now, served=here).give_up == [orphan]
+
+
 @dataclass
 class World:
     """Brokers whose directories lag, each on its own, and that claim and give up as they are told."""

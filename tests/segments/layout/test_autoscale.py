@@ -190,6 +190,7 @@ def test_what_was_merged_is_not_split_again_under_the_same_load(first: float, se
         ("off", None),
         ({}, DEFAULTS),
         ({"max_segments": 8, "merge_messages_per_s": 0}, Thresholds(max_segments=8, merge_messages_per_s=0)),
+        ({"split_messages_per_s": 2_000}, Thresholds(split_messages_per_s=2_000)),  # merges at half of it
     ],
 )
 def test_a_policy_names_what_differs_from_the_defaults(policy: Any, expected: Thresholds | None) -> None:

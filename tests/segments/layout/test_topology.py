@@ -47,6 +47,11 @@ def test_an_impossible_number_of_segments_is_refused(segments: int) -> None:
         create_record(segments, policies={}, created_ms=1)
 
 
+@pytest.mark.parametrize("segments", [1, MAX_SEGMENTS_AT_CREATION])
+def test_a_topic_may_begin_with_the_fewest_and_with_the_most_segments(segments: int) -> None:
+    assert len(create_record(segments, policies={}, created_ms=1).segments) == segments
+
+
 def test_paths_are_segment_names_of_the_topic() -> None:
     topology = created(3)
     assert topology.active_paths == (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 from segments.ledger.file_ledger import FileLedgerStatistics, FileLedgerStore
-from tests.segments.ledger_store_contract import SEGMENT, create
+from tests.segments.ledger_store_contract import SEGMENT, create, filled
 
 
 async def test_ledgers_are_listed_by_their_numbers(tmp_path: Path) -> None:
@@ -23,4 +26,32 @@ async def test_syncs_add_up_and_the_slowest_is_remembered(tmp_path: Path) -> Non
     for seconds, written in ((0.25, 10), (1.5, 20), (0.25, 30)):
         store.count_sync(seconds, written)
     assert store.statistics() == FileLedgerStatistics(3, 2.0, 1.5, 60, 0)
+    await store.close()
+
+
+def open_ledgers(data_dir: Path) -> list[int]:
+    """Ids of the ledgers whose files this process has open."""
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    targets = [Path(os.readlink(link)) for link in links if link.is_symlink()]
+    return sorted(
+        int(one.name.partition(".")[0]) for one in targets if data_dir in one.parents and ".ledger" in one.name
+    )
+
+
+async def test_of_the_closed_ledgers_those_that_were_read_last_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each can be read, however many there are."""
+    monkeypatch.setattr("segments.ledger.file_ledger.OPEN_CLOSED_LEDGERS", 2)
+    store = FileLedgerStore(tmp_path)
+    for ledger_id in (1, 2, 3, 4):
+        await (await filled(store, 3, ledger_id)).close(b"")
+    for ledger_id, kept in ((1, [1]), (2, [1, 2]), (3, [2, 3]), (2, [2, 3]), (4, [2, 4]), (1, [1, 4])):
+        found = await store.read(SEGMENT, ledger_id, 0, 2, max_bytes=1000)
+        assert [entry for _, entry in found] == [b"entry-0", b"entry-1", b"entry-2"]
+        assert open_ledgers(tmp_path) == kept
+    await store.delete(SEGMENT, 4)
+    assert open_ledgers(tmp_path) == [1]
+    await store.delete_segment(SEGMENT)
+    assert open_ledgers(tmp_path) == [], "or the disk would keep the bytes of what was deleted"
     await store.close()

@@ -68,3 +68,7 @@ async def test_what_one_segment_takes_in_is_no_load_of_another(memory_cluster: C
     assert [served[path].statistics().stored_entries for path in (busy, quiet)] == [3, 3]
     for segment in served.values():
         assert segment.taken_in.bytes == segment.statistics().kept_bytes
+    told = node.broker.statistics().measures
+    assert (told.entries_stored, told.messages_stored) == (6, 9)
+    assert told.bytes_stored == sum(segment.taken_in.bytes for segment in served.values())
+    assert (told.publish.count, told.ops_written) == (6, 0)

@@ -19,7 +19,7 @@ from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerUnreadable, Rec
 from segments.ledger.ledger_reserve import Reserve
 from segments.log.erasing import erase_segment
 from segments.log.ledgers.retention import Retention
-from segments.log.room import CLOSE_LOOK_S, EXHAUSTED_BYTES, FreeSpace, watermark_of
+from segments.log.room import CLOSE_LOOK_S, EXHAUSTED_BYTES, LOOK_S, FreeSpace, watermark_of
 from segments.owner.segment import Segment
 from tests.segments.brokering import Cluster
 from tests.segments.log.test_erasing import SEGMENT, furnish, names, own
@@ -435,3 +435,14 @@ async def test_c12_a_broker_whose_write_has_failed_looks_at_its_disk_at_once(
     served = node.broker.segments[path]
     served.lost(LedgerFailed("no space left on device"))
     await until(lambda: node.broker.full_disk() is not None)
+
+
+@pytest.mark.parametrize(("free", "most"), [(2 * GIB - 1, 2 * CLOSE_LOOK_S), (2 * GIB, LOOK_S + CLOSE_LOOK_S)])
+@virtual_time
+async def test_a_disk_is_looked_at_more_often_the_closer_it_is_to_the_watermark(free: int, most: float) -> None:
+    """What others write between two looks is not counted."""
+    looked = Looked(free)
+    room = await watched(looked)
+    await asyncio.sleep(most * 9.5)
+    assert looked.looks == 10
+    await room.close()

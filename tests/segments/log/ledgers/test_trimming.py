@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from segments.ledger.file_ledger import FileLedgerStore
-from tests.segments.log.segment_log import append, take_over, whole_log, writer_of
+from tests.segments.log.segment_log import SEGMENT, append, stored_record, take_over, whole_log, writer_of
 from txnstore.memory.memory_store import MemoryStore
 from txnwire.ids import Position
 
@@ -39,4 +41,23 @@ async def test_a_log_of_which_nothing_is_left_goes_on_behind_what_was_trimmed(
     await append(ledgers, b"c")
     assert await whole_log(ledgers) == [b"c"]
     assert ledgers.next_after(ledgers.trimmed_through) == ledgers.last_confirmed == Position(8, 0)
+    await ledger_store.close()
+
+
+async def test_of_many_trimmed_ledgers_all_are_deleted_some_at_a_time(
+    memory_store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit has room for some pages of the list only."""
+    monkeypatch.setattr("segments.log.ledgers.segment_log.DELETED_AT_ONCE", 2)
+    ledger_store = FileLedgerStore(tmp_path)
+    ledgers = await take_over(memory_store, ledger_store)
+    for number in range(5):
+        await append(ledgers, b"%d" % number)
+        await ledgers.roll(ledgers.footer(writer_of(ledgers).ledger_id, 1, b"{}"))
+    await ledgers.trim(6)
+    assert list(ledgers.to_delete) == [1, 2, 3, 4, 5]
+    await ledgers.finish_trim()
+    assert list(ledgers.to_delete) == []
+    assert await ledger_store.present(SEGMENT) == [6]
+    assert [info.ledger_id for info in (await stored_record(memory_store)).ledgers] == [6]
     await ledger_store.close()
