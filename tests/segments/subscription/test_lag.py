@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,15 +12,17 @@ import pytest
 
 from segments.log.ledgers.message_counts import STEP
 from segments.log.settings import BrokerSettings
-from segments.owner.lag_samples import LagSampler
-from segments.subscription.lag import LagBudget, SubscriptionLag
-from tests.segments.brokering import Client, Cluster, Node
+from segments.log.tail_cache import LogEntry
+from segments.owner.lag_samples import RELIST_S, LagSampler
+from segments.subscription.lag import TRIES, LagBudget, SubscriptionLag
+from tests.segments.brokering import TOPIC, Client, Cluster, Node
 from tests.waiting import until, until_answer
 from txnstore import keys, records
 from txnstore.records import LedgerRecord, SubscriptionRecord
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import NotOwner, StoreUnavailable, SubscriptionNotFound
+from txnwire.errors import InvalidArgument, NotOwner, StoreUnavailable, SubscriptionNotFound
+from txnwire.ids import Position
 
 NONE = (0, None)
 
@@ -248,3 +252,46 @@ async def test_what_the_metrics_show_was_counted_before(
     monkeypatch.setattr(served.subscriptions.lags, "definitions", away)
     await LagSampler(SystemClock(), lambda: [served], every_s=0.0).sample()
     assert set(served.statistics().lags.values()) == {(None, None)}
+
+
+async def test_a_subscription_that_was_made_meanwhile_is_in_the_metrics_a_minute_later(
+    memory_cluster: Cluster,
+) -> None:
+    """Though nobody consumes it; and one that was deleted is in them no more."""
+    segment, node, client = await one_segment(memory_cluster)
+    await memory_cluster.create_subscription("early")
+    served = node.broker.serving(segment)
+    clock: Any = SimpleNamespace(wall_ms=lambda: 10)
+    sampler, told = LagSampler(clock, lambda: [served], every_s=0.0), []
+    await (await client.producer(segment)).send("a", "b", publish_time_ms=5)
+    for now_s in (0.0, RELIST_S - 0.1, RELIST_S):
+        clock.monotonic = partial(float, now_s)
+        await sampler.sample()
+        told.append({name: lag.messages for name, lag in served.statistics().lags.items()})
+        await memory_cluster.create_subscription("late")
+        await memory_cluster.store.commit(Commit(deletes=(Delete(keys.subscription(TOPIC.path, "early")),)))
+    assert told == [{"early": 2}, {"early": 2}, {"late": 2}]
+
+
+async def test_a_count_begins_again_where_what_it_read_was_trimmed_meanwhile(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few times: it is not told as long as that goes on."""
+    segment, node, client = await one_segment(memory_cluster)
+    await memory_cluster.create_subscription()
+    await (await client.producer(segment)).send("a", "b", publish_time_ms=5)
+    dispatcher, trims = node.broker.serving(segment).dispatcher, 0
+    read_entry = dispatcher.read_entry
+
+    async def trimmed(position: Position) -> LogEntry:
+        nonlocal trims
+        trims -= 1
+        if trims >= 0:
+            raise InvalidArgument(f"{position} may have been trimmed")
+        return await read_entry(position)
+
+    monkeypatch.setattr(dispatcher, "read_entry", trimmed)
+    trims = TRIES
+    assert await lag(node, segment) == (None, None)
+    trims = TRIES - 1
+    assert await lag(node, segment) == (2, 5)
