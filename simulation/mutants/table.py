@@ -33,6 +33,7 @@ from simulation.mutants.operators import (
 )
 from simulation.mutants.streams import (
     acks_and_seals,
+    at_the_edges,
     controllers,
     counts,
     durability,
@@ -128,4 +129,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *small_gaps.MUTANTS,
     *counts.MUTANTS,
     *stopped_short.MUTANTS,
+    *at_the_edges.MUTANTS,
 )
