@@ -89,15 +89,19 @@ async def test_a_consumer_that_goes_during_a_take_over_is_given_up(leaves: bool)
     async with running(etcd, "a") as [a]:
         await a.controller.create_topic(TOPIC, 2, "")
         goes, stays = Inbox(), Inbox()
-        await a.controller.join(joining("goes"), goes)
-        await a.controller.join(joining("stays"), stays)
+        for subscription in ("s", "other"):
+            await a.controller.join(joining("goes", subscription=subscription), goes)
+            await a.controller.join(joining("stays", subscription=subscription), stays)
         range_really = a.store.range
 
         async def slow(start: bytes, *others: Any, **options: Any) -> Any:
             if start == keys.TOPIC:  # of deletions, behind the groups
                 if leaves:
-                    with pytest.raises(NotOwner):
-                        await a.controller.leave(leaving("goes"), goes)
+                    for subscription in ("s", "other"):
+                        leave = leaving("goes")
+                        leave.subscription = subscription
+                        with pytest.raises(NotOwner):
+                            await a.controller.leave(leave, goes)
                 else:
                     a.controller.disconnected(goes)
             return await range_really(start, *others, **options)
@@ -105,7 +109,8 @@ async def test_a_consumer_that_goes_during_a_take_over_is_given_up(leaves: bool)
         a.store.range = slow  # type: ignore[method-assign]
         await elected_again(etcd, a)
         await asyncio.sleep(30.0)
-        assert list(names_of(await assignment_of(a.store))) == ["stays"]
+        for subscription in ("s", "other"):
+            assert list(names_of(await assignment_of(a.store, subscription))) == ["stays"]
 
 
 class NeverAnswered:

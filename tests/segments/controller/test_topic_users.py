@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from segments.controller.topic_users import TopicUsers
 from tests.segments.controlling import TOPIC, Fates, Inbox, Process, joining, leaving, running, with_topic
 from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.waiting import until
@@ -197,3 +198,20 @@ async def test_a_producer_of_an_earlier_topic_of_the_name_is_no_user_of_the_next
         await deleted(a, path)
         with pytest.raises(TopicNotFound):
             await a.controller.register_producer(REGISTER, link)
+
+
+def test_who_leaves_takes_all_its_registrations_along() -> None:
+    """▲ One that stays counts for ever, and its topic is deleted by force alone."""
+    users, link, other = TopicUsers({}, {}), Inbox(), Inbox()
+    coming = [users.comes("t/n/x", link, 7) for _ in range(3)]
+    users.came(coming[0], 7)
+    users.leave("t/n/x", link, 7)
+    for one in coming:
+        users.came(one, 7)
+    assert users.producers("t/n/x", 7) == 0
+    for topic in ("t/n/x", "t/n/y", "t/n/z"):
+        for of in (link, other):
+            users.came(users.comes(topic, of, 7), 7)
+            users.comes(topic, of, 7)
+    users.disconnected(link)
+    assert [users.producers(topic, 7) for topic in ("t/n/x", "t/n/y", "t/n/z")] == [1, 1, 1]

@@ -396,3 +396,20 @@ async def test_a_store_that_is_slow_for_less_than_a_lease_makes_nothing_stale() 
             etcd.resume()
             await asyncio.sleep(SETTINGS.lease_ttl_s / 2)
         assert not any(push.cluster.stale for push in client.pushed)
+
+
+@virtual_time
+async def test_nothing_is_kept_of_a_connection_that_has_ended_however_many_topics_it_watched() -> None:
+    """▲ Each change would be sent to it as long as the server runs."""
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        goes, stays = await served.client(), await served.client()
+        for name in "abc":
+            watch = pb.Command(watch_layout=pb.WatchLayout(topic=f"topic://public/nyc/{name}"))
+            await goes.call(watch)
+            if name == "b":
+                await stays.call(watch)
+        for client in (goes, stays):
+            await client.call(WATCH_CLUSTER)
+        await goes.caller.close()
+        await until(lambda: len(served.layout._cluster_watchers) == 1)
+        assert {path: len(peers) for path, peers in served.layout._watchers_of.items()} == {"public/nyc/b": 1}
