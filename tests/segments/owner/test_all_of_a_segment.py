@@ -1,0 +1,73 @@
+"""What becomes of a segment, or of a connection, is told to all its producers, consumers, readers and subscriptions."""
+
+from __future__ import annotations
+
+from tests.segments.brokering import Cluster
+from tests.waiting import until
+from txnwire.errors import NotAllowed, NotOwner
+
+QUEUES, STREAMS = ("jobs", "tasks"), ("one", "two")
+
+
+async def test_all_who_use_a_segment_that_is_lost_are_told_so(memory_cluster: Cluster) -> None:
+    """▲ Who is not would wait for messages and answers that nobody sends any more."""
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producers = [await client.producer(path, name) for name in ("p1", "p2", "p3")]
+    consumers = [await client.reader(path) for _ in range(3)]
+    consumers += [await cluster.subscribe(client, path, name=name) for name in STREAMS]
+    for name in QUEUES:
+        consumers += [await cluster.queue(client, path, name=name, consumer=one) for one in ("c1", "c2")]
+    lost = node.broker.segments[path]
+    assert lost.users(None) == (3, 9)
+    lost.lost(NotOwner("taken away"))
+    users = [*producers, *consumers]
+    await until(lambda: all(isinstance(user.closed, NotOwner) for user in users), within_s=20)
+    assert not any(target in node.broker._shared.clean_up._registered for target in lost._targets)
+
+
+async def test_with_a_connection_all_its_producers_and_consumers_are_gone(memory_cluster: Cluster) -> None:
+    """▲ One that stays keeps its topic from being deleted, and a queue's messages from the others."""
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    for name in ("p1", "p2"):
+        await client.producer(path, name)
+        await client.reader(path)
+        await cluster.queue(client, path, consumer=name)
+    served = node.broker.segments[path]
+    assert served.users(None) == (2, 4)
+    await client.close()
+    await until(lambda: served.users(None) == (0, 0), within_s=20)
+
+
+async def test_a_new_assignment_takes_all_its_segments_from_who_had_them(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    paths = await cluster.create_topic(segments=3)
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    await cluster.create_subscription()
+    await cluster.assign({"c1@0000000000000007": paths}, epoch=1)
+    holders = [await client.subscribe(path) for path in paths]
+    await cluster.assign({"c2@0000000000000007": paths}, epoch=2)
+    await until(lambda: all(isinstance(holder.closed, NotAllowed) for holder in holders), within_s=20)
+
+
+async def test_a_commit_is_delivered_by_all_queues_of_its_segment(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    client = await cluster.connect(node := await cluster.start())
+    consumers = [await cluster.queue(client, path, name=name) for name in QUEUES]
+    producer, txn = await client.producer(path), await cluster.begin()
+    await producer.send("a", txn=txn)
+    await producer.send("b")
+    for consumer in consumers:
+        await consumer.wait("b")
+    queues = list(node.broker.segments[path].subscriptions)
+    assert [one.statistics().queue.set_aside for one in queues] == [1, 1]  # type: ignore[union-attr]
+    await cluster.commit(txn)
+    for consumer in consumers:
+        await consumer.wait("b", "a")
