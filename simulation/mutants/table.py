@@ -48,6 +48,7 @@ from simulation.mutants.streams import (
     stopped_short,
     subscriptions,
     times,
+    told_to_one,
     watching,
 )
 from simulation.mutants.transactions import (
@@ -130,4 +131,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *counts.MUTANTS,
     *stopped_short.MUTANTS,
     *at_the_edges.MUTANTS,
+    *told_to_one.MUTANTS,
 )
