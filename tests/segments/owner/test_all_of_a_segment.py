@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.segments.brokering import Cluster
+from tests.segments.brokering_clients import Consumer, Producer
 from tests.waiting import until
 from txnwire.errors import NotAllowed, NotOwner
 
@@ -23,7 +24,7 @@ async def test_all_who_use_a_segment_that_is_lost_are_told_so(memory_cluster: Cl
     lost = node.broker.segments[path]
     assert lost.users(None) == (3, 9)
     lost.lost(NotOwner("taken away"))
-    users = [*producers, *consumers]
+    users: list[Producer | Consumer] = [*producers, *consumers]
     await until(lambda: all(isinstance(user.closed, NotOwner) for user in users), within_s=20)
     assert not any(target in node.broker._shared.clean_up._registered for target in lost._targets)
 
