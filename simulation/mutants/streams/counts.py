@@ -77,16 +77,6 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=WHY,
     ),
     Mutant(
-        name="slowest-is-the-last",
-        rule="the slowest sync is remembered over later ones",
-        section="§7",
-        file="segments/ledger/file_ledger.py",
-        old="self._slowest = max(self._slowest, seconds)",
-        new="self._slowest = seconds",
-        tests=("tests/segments/ledger/test_many_ledgers.py::test_syncs_add_up_and_the_slowest_is_remembered",),
-        why_tests=WHY,
-    ),
-    Mutant(
         name="tenth-ledger-before-the-second",
         rule="a repair gets a segment's ledgers in the order of their numbers",
         section="§12",

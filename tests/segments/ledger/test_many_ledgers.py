@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from segments.ledger.file_ledger import FileLedgerStatistics, FileLedgerStore
+from segments.ledger.file_ledger import FileLedgerStore
 from tests.segments.ledger_store_contract import SEGMENT, create, filled
 
 
@@ -18,14 +18,6 @@ async def test_ledgers_are_listed_by_their_numbers(tmp_path: Path) -> None:
         (await create(store, ledger_id)).abandon()
     assert await store.present(SEGMENT) == [1, 2, 9, 10, 11]
     assert await store.list() == [(SEGMENT, ledger_id) for ledger_id in (1, 2, 9, 10, 11)]
-    await store.close()
-
-
-async def test_syncs_add_up_and_the_slowest_is_remembered(tmp_path: Path) -> None:
-    store = FileLedgerStore(tmp_path)
-    for seconds, written in ((0.25, 10), (1.5, 20), (0.25, 30)):
-        store.count_sync(seconds, written)
-    assert store.statistics() == FileLedgerStatistics(3, 2.0, 1.5, 60, 0)
     await store.close()
 
 
