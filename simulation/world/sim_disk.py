@@ -21,7 +21,7 @@ Part = Literal["data", "footer", "sidecar"]
 
 IO_ERROR = "input/output error"
 NO_SPACE = "no space left on device"
-GONE = "the data folder is not there any more"
+GONE = "the data folder is missing"
 
 
 @dataclass(frozen=True, slots=True)
