@@ -21,8 +21,8 @@ ROOT: Final = f"{Path(__file__).parents[2]}{os.sep}"
 OURS: Final = ("txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "txnctl")
 BUDGETS: Final = (
     "Budget.bytes",
-    "Pipeline._inflight",
-    "Pipeline._bytes",
+    "SendsInFlight.entries",
+    "SendsInFlight.bytes",
     "CleanUp._in_flight",
     "CleanUp._keys_in_flight",
     "BufferRoom.taken",

@@ -104,7 +104,7 @@ async def test_a_whole_round_without_await(cluster: InProcessCluster) -> None:
             with client.reader(TOPIC, end="latest", serializer="json") as reader:
                 assert sorted(message.value["n"] for message in reader) == [1, 2]
             assert client.outcomes([txn.id]) == {txn.id: "COMMITTED"}
-            with pytest.raises(txnclient.InvalidArgument, match="everybody"), client.transaction(name="job/1"):
+            with pytest.raises(txnclient.InvalidArgument, match="all clients"), client.transaction(name="job/1"):
                 pass
 
     await asyncio.to_thread(work)

@@ -139,10 +139,10 @@ async def test_an_ack_that_was_waiting_for_its_connection_is_not_sent_after_a_se
         server.seeks = 1
         feed._detach()  # as when the connection is lost with the seek
         (waiting,) = consumer_impl(consumer).ack_nowait(held)
-        with pytest.raises(txnclient.NotAllowed, match="sought"):
+        with pytest.raises(txnclient.NotAllowed, match="before a seek"):
             await waiting
         await until(lambda: feed.attachment)
-        with pytest.raises(txnclient.NotAllowed, match="sought"):
+        with pytest.raises(txnclient.NotAllowed, match="before a seek"):
             await consumer.ack(held)
         assert acks(server) == []
 
@@ -191,7 +191,7 @@ async def test_acks_of_before_a_seek_are_void_when_the_segment_has_come_back(how
         ack = consumer.ack_cumulative(held) if how == "cumulative" else consumer.ack(held, txn=txn)
         with pytest.raises((txnclient.NotAllowed, txnclient.TxnConflict)) as refused:
             await ack
-        assert txn is not None or "sought" in str(refused.value)
+        assert txn is not None or "before a seek" in str(refused.value)
         await until(lambda: consumer_impl(consumer)._feeds[LEFT].attachment)
         if txn is not None:
             await txn.abort()
