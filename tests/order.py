@@ -17,6 +17,8 @@ from typing import TypeVar
 
 TESTS = Path(__file__).parent
 SPARK = "spark"
+FIRST = "spark/test_two_hosts.py"
+"""Begins Spark's tests: what it sets up takes longer than its tests, and no other worker takes the first ones over."""
 LONG = (
     "process",
     "simulation/running",
@@ -75,7 +77,7 @@ def kind_of(path: Path) -> int:
 def ordered(items: Sequence[tuple[T, Path]], workers: int) -> list[T]:
     """The items for this number of workers; `items`: each with the path of its file, in the order of collection."""
     kinds = [(kind_of(path), item, path) for item, path in items]
-    sparks = [item for kind, item, _ in kinds if kind == 0]
+    sparks = [item for kind, item, path in sorted(kinds, key=lambda one: one[2] != TESTS / FIRST) if kind == 0]
     long = sorted(((kind, path, item) for kind, item, path in kinds if 0 < kind <= len(LONG)), key=lambda one: one[0])
     short = [item for kind, item, _ in kinds if kind > len(LONG)]
     if workers < 2:

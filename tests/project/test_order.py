@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.order import LONG, SOAKS, SPARK, TESTS, is_soak, kind_of, ordered
+from tests.order import FIRST, LONG, SOAKS, SPARK, TESTS, is_soak, kind_of, ordered
 
 PATHS = {
     **{f"s{number}": TESTS / SPARK / "test_a.py" for number in range(10)},
@@ -39,6 +39,15 @@ def test_all_long_ones_fit_into_the_stretches() -> None:
     few = [(f"f{number}", TESTS / "txnwire" / "transport" / "test_frames.py") for number in range(30)]
     order = ordered([*few, *many], 3)
     assert [sum(name.startswith("p") for name in order[first : first + 30]) for first in (0, 30, 60)] == [15, 15, 30]
+
+
+def test_what_sets_up_longest_is_in_one_worker() -> None:
+    order = ordered([*ITEMS, *((f"h{number}", TESTS / FIRST) for number in range(3))], 4)
+    assert order[:4] == ["h0", "h1", "h2", "s0"]
+
+
+def test_what_comes_first_is_there() -> None:
+    assert (TESTS / FIRST).exists()
 
 
 @pytest.mark.parametrize("name", LONG)
