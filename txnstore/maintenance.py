@@ -17,7 +17,7 @@ from txnstore import keys
 from txnstore.access.backend import StoreStatus
 from txnstore.access.soft_limit import FILE_LIMIT_SHARE, SOFT_LIMIT_SHARE
 from txnstore.records import CompactionMark, Pin, decode, encode
-from txnstore.store import Compare, KeyValue, RangeResult
+from txnstore.store import NO_LEASE, Compare, KeyValue, RangeResult
 from txnwire.errors import DataCorrupt, NotOwner, StoreFull, TxnError
 from txnwire.ports import Clock
 
@@ -182,9 +182,13 @@ class Maintenance:
 
 
 def _pinned(record: KeyValue) -> int | None:
-    """None if the record cannot be read: ▲ nothing would be compacted as long as it is there, and etcd fills up."""
+    """None if the record cannot be read and no process keeps it: ▲ nothing would be compacted as long as it is there,
+    and etcd fills up. Raises `DataCorrupt` if it has a lease: a process of another version reads there, and the record
+    goes with it."""
     try:
         return decode(Pin, record.value, key=record.key).revision
     except DataCorrupt as error:
+        if record.lease != NO_LEASE:
+            raise
         log.error("unreadable pin left alone", error=str(error))
         return None

@@ -154,11 +154,12 @@ async def test_many_names_go_over_several_requests(monkeypatch: pytest.MonkeyPat
     await process.close()
 
 
+@pytest.mark.parametrize("page", [1, 2, 4, 500])
 @virtual_time
-async def test_over_several_requests_each_name_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_over_several_requests_each_name_is_told_of_once(monkeypatch: pytest.MonkeyPatch, page: int) -> None:
     monkeypatch.setattr(kept_names, "READ_AT_ONCE", 1)
     process = await Process(fresh_etcd(), "one", QUICK).start()
-    process.etcd.pages_divided_by = kept_names.PAGE
+    process.etcd.pages_divided_by = -(-kept_names.PAGE // page)
     for number in range(4):
         await begin(process, f"open/{number}")
         await process.store.commit(Commit(puts=(Put(keys.txn_name(f"open/{number}/x"), b"somebody else's"),)))

@@ -373,6 +373,23 @@ async def test_e7_a_pin_that_cannot_be_read_holds_no_compaction_back() -> None:
 
 
 @virtual_time
+async def test_e7_a_pin_of_another_version_holds_compaction_back_as_long_as_its_process_lives() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    lease = await store.grant_lease(10.0)
+    await store.commit(Commit(puts=(Put(keys.PIN + b"x", b'{"v":2,"revision":3}', lease=lease.id),)))
+    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
+    await asyncio.sleep(100)
+    assert etcd.mvcc.compacted == 0
+    await lease.revoke()
+    await asyncio.sleep(100)
+    assert etcd.mvcc.compacted > 1
+    running.cancel()
+    await asyncio.wait([running])
+    await store.close()
+
+
+@virtual_time
 async def test_e7_a_pin_is_reported_anew_once_the_oldest_one_is_over() -> None:
     """Or it holds compaction back as long as anything is read here."""
     etcd = MemoryEtcd(LoopClock())
