@@ -39,6 +39,18 @@ from txnstore.store import (
 from txnwire.errors import StoreFull
 
 
+@asynccontextmanager
+async def maintained(store: MemoryStore) -> AsyncIterator[None]:
+    """Maintenance runs as long as this lasts; the store is closed behind it."""
+    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await store.close()
+
+
 def filled(etcd: MemoryEtcd, share: float) -> None:
     """Fill the key space up to a share of the quota, in old versions of one key."""
     while etcd.mvcc.bytes_in_use < share * etcd.quota_bytes:
@@ -70,22 +82,19 @@ async def test_e3_above_the_soft_limit_only_the_reserve_is_served() -> None:
 async def test_e3_a_full_store_refuses_definitely_and_recovers_by_maintenance() -> None:
     etcd = MemoryEtcd(LoopClock(), quota_bytes=200_000)
     store = client(etcd)
-    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
-    await asyncio.sleep(1)
-    filled(etcd, 1.0)
-    with pytest.raises(StoreFull):
-        await store.commit(create(A, b""))
-    with pytest.raises(StoreFull):
-        await store.grant_lease(5)
-    assert etcd.no_space
-    result = await until_accepted(
-        lambda: store.commit(create(A, b"")), StoreFull, "room", within_s=200, longest_poll_s=1.0
-    )
-    assert result.succeeded
-    assert not etcd.no_space
-    running.cancel()
-    await asyncio.wait([running])
-    await store.close()
+    async with maintained(store):
+        await asyncio.sleep(1)
+        filled(etcd, 1.0)
+        with pytest.raises(StoreFull):
+            await store.commit(create(A, b""))
+        with pytest.raises(StoreFull):
+            await store.grant_lease(5)
+        assert etcd.no_space
+        result = await until_accepted(
+            lambda: store.commit(create(A, b"")), StoreFull, "room", within_s=200, longest_poll_s=1.0
+        )
+        assert result.succeeded
+        assert not etcd.no_space
 
 
 @virtual_time
@@ -182,17 +191,14 @@ async def test_e7_compaction_keeps_the_store_bounded() -> None:
     """An hour of steady rewriting through a quota that holds a few minutes of it."""
     etcd = MemoryEtcd(LoopClock(), quota_bytes=1_000_000)
     store = client(etcd)
-    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
-    peak = 0
-    for turn in range(3600):
-        await store.commit(Commit((), (Put(b"/k/%d" % (turn % 20), bytes(2000)),), reserve=False))
-        await asyncio.sleep(1)
-        peak = max(peak, etcd.mvcc.bytes_in_use)
-    assert peak < 100 * 2200
-    assert etcd.mvcc.compacted > etcd.mvcc.revision - 100
-    running.cancel()
-    await asyncio.wait([running])
-    await store.close()
+    async with maintained(store):
+        peak = 0
+        for turn in range(3600):
+            await store.commit(Commit((), (Put(b"/k/%d" % (turn % 20), bytes(2000)),), reserve=False))
+            await asyncio.sleep(1)
+            peak = max(peak, etcd.mvcc.bytes_in_use)
+        assert peak < 100 * 2200
+        assert etcd.mvcc.compacted > etcd.mvcc.revision - 100
 
 
 @asynccontextmanager
@@ -288,16 +294,13 @@ async def test_maintenance_ends_when_somebody_else_holds_the_role() -> None:
 async def test_maintenance_goes_on_after_faults() -> None:
     etcd = MemoryEtcd(LoopClock())
     store = client(etcd, Script("compact", [LOST_BEFORE, LOST_AFTER]))
-    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
-    await asyncio.sleep(30)
-    etcd.crash()
-    await asyncio.sleep(30)
-    etcd.restart()
-    await asyncio.sleep(100)
-    assert etcd.mvcc.compacted > 1
-    running.cancel()
-    await asyncio.wait([running])
-    await store.close()
+    async with maintained(store):
+        await asyncio.sleep(30)
+        etcd.crash()
+        await asyncio.sleep(30)
+        etcd.restart()
+        await asyncio.sleep(100)
+        assert etcd.mvcc.compacted > 1
 
 
 @virtual_time
@@ -364,12 +367,9 @@ async def test_e7_a_pin_that_cannot_be_read_holds_no_compaction_back() -> None:
     etcd = MemoryEtcd(LoopClock())
     store = client(etcd)
     await store.commit(Commit(puts=(Put(keys.PIN + b"x", b"by hand"),)))
-    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
-    await asyncio.sleep(100)
-    assert etcd.mvcc.compacted > 1
-    running.cancel()
-    await asyncio.wait([running])
-    await store.close()
+    async with maintained(store):
+        await asyncio.sleep(100)
+        assert etcd.mvcc.compacted > 1
 
 
 @virtual_time
@@ -378,15 +378,12 @@ async def test_e7_a_pin_of_another_version_holds_compaction_back_as_long_as_its_
     store = client(etcd)
     lease = await store.grant_lease(10.0)
     await store.commit(Commit(puts=(Put(keys.PIN + b"x", b'{"v":2,"revision":3}', lease=lease.id),)))
-    running = asyncio.ensure_future(Maintenance(store, LoopClock(), by="one").run())
-    await asyncio.sleep(100)
-    assert etcd.mvcc.compacted == 0
-    await lease.revoke()
-    await asyncio.sleep(100)
-    assert etcd.mvcc.compacted > 1
-    running.cancel()
-    await asyncio.wait([running])
-    await store.close()
+    async with maintained(store):
+        await asyncio.sleep(100)
+        assert etcd.mvcc.compacted == 0
+        await lease.revoke()
+        await asyncio.sleep(100)
+        assert etcd.mvcc.compacted > 1
 
 
 @virtual_time
