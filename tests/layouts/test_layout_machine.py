@@ -32,7 +32,7 @@ from simulation.world.world import SimClock, World
 from txnclient.consuming.consumer import Consumer
 from txnclient.consuming.received.message import Message
 from txnclient.transactions.transaction import Transaction
-from txnwire.errors import InvalidArgument, NotAllowed, Timeout
+from txnwire.errors import InvalidArgument, NotAllowed, Timeout, TxnConflict
 
 T = TypeVar("T")
 
@@ -260,8 +260,10 @@ class Machine(RuleBasedStateMachine):
         values = [message.value.decode() for message in messages]
         try:
             self.run(self._ack(subscription, messages, None if number is None else self.txns[number]))
-        except NotAllowed:
-            # The answer was lost, and the segment has gone meanwhile, as it is drained or another's: acked, or not.
+        except (NotAllowed, TxnConflict) as error:
+            # The answer was lost, and the segment has gone meanwhile, as it is drained or another's: acked, or not. In
+            # a transaction the client knows before it asks that its owner is another one, who delivers again.
+            assert number is not None or isinstance(error, NotAllowed)
             if number is not None:
                 self._end(number, committed=False)  # what was refused comes again with its abort
                 return
