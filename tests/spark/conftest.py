@@ -71,7 +71,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     before = os.environ.get("PYTHONPATH")
     # Of Spark's workers, which start elsewhere and are to find the data sources that tests define.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), before)))
-    session = running_session(tmp_path_factory.mktemp("spark"), master="local[2,2]", memory="1g")
+    session = running_session(tmp_path_factory.mktemp("spark"), master="local[2,2]", memory="2g")
     try:
         _kept.spark = _running.enter_context(session)
         return _kept.spark
