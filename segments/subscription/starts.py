@@ -173,7 +173,7 @@ async def before_timestamp(timestamp_ms: int, ledgers: SegmentLog) -> Position:
     """The position before the first entry published at or after `timestamp_ms`; the last one if there is none.
 
     ▲ No such entry lies before the result, even with stamps out of order: the search skips only entries that it has
-    read or that `PublishTimes` knows to be older. Raises `DataCorrupt`, `LedgerFailed`.
+    read or that `PublishTimes` knows to be older. Raises `DataCorrupt`, `LedgerFailed`, `NotOwner`.
     """
     before, end, scanned = EARLIEST, ledgers.last_confirmed, 0
     while (at := ledgers.next_after(before)) <= end:

@@ -26,7 +26,7 @@ from segments.log.ledgers.positions import LogPositions
 from segments.log.ledgers.retention import kept_ledgers
 from txnstore.records import LedgerInfo, LedgerRecord
 from txnstore.store import KeyValue, MetadataStore
-from txnwire.errors import DataCorrupt, InvalidArgument, SegmentSealed
+from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, SegmentSealed
 from txnwire.ids import EARLIEST, Position
 from watchers.visibility import AbortedKey
 
@@ -428,12 +428,15 @@ class SegmentLog:
     async def read(self, first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
         """At least one entry from `first`, which exists, up to `last` at most, all of one ledger.
 
-        ▲ Never beyond the closed length. Raises `DataCorrupt`, `InvalidArgument`."""
+        ▲ Never beyond the closed length. ▲ Refuses the open ledger after `abandon`: who goes on from what it found
+        would ask for the same entry for ever. Raises `NotOwner`, `DataCorrupt`, `InvalidArgument`."""
         ledger_id = first.ledger_id
         length = self._positions.length(ledger_id)
         if length is None:
             raise InvalidArgument(f"{self._segment} has no ledger {ledger_id}: it may have been trimmed")
         writer = self.writer if self.writer is not None and self.writer.ledger_id == ledger_id else None
+        if writer is None and length < 0:
+            raise NotOwner(f"{self._segment} has no open ledger here any more: look up the owner again")
         end = length - 1 if writer is None else writer.last_confirmed
         if last.ledger_id == ledger_id:
             end = min(end, last.entry_id)

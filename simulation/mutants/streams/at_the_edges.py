@@ -9,6 +9,16 @@ WHY = "not looked for with seeds"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="open-ledger-read-after-abandon",
+        rule="a log that was given up does not answer that its open ledger holds nothing",
+        section="§7",
+        file="segments/log/ledgers/segment_log.py",
+        old="if writer is None and length < 0:",
+        new="if writer is None and length < -1:",
+        tests=("tests/segments/log/ledgers/test_ledgers.py::test_an_open_ledger_is_not_read_once_the_log_is_given_up",),
+        why_tests="one seed in some forty, by an error in the log",
+    ),
+    Mutant(
         name="one-unsure-owner-stops-the-pruning",
         rule="an owner that cannot say whether it is done keeps no other segment",
         section="§8",

@@ -19,6 +19,7 @@ from tests.segments.log.segment_log import stored_record, take_over, writer_of
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import LedgerInfo, SubscriptionRecord
 from txnwire.entry import OutgoingMessage, encode_entry
+from txnwire.errors import NotOwner
 from txnwire.ids import EARLIEST, Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -89,6 +90,17 @@ async def test_a_time_is_found_over_ledgers_that_were_closed_taken_over_and_are_
     assert second.times.newest_ms(2, 3) == 700
     first.abandon()
     second.abandon()
+
+
+async def test_a_search_by_time_ends_where_the_log_is_given_up(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    """▲ It would look at the same entry for ever, and the broker's event loop with it."""
+    ledgers = await take_over(memory_store, ledger_store)
+    await append(ledgers, 100, 200)
+    ledgers.abandon()
+    with pytest.raises(NotOwner):
+        await before_timestamp(150, ledgers)
 
 
 async def test_a_reader_by_time_gets_all_that_was_published_since(memory_cluster: Cluster) -> None:

@@ -142,6 +142,20 @@ async def test_rolling_goes_on_in_the_next_ledger_and_readers_cross_over(
     ]
 
 
+async def test_an_open_ledger_is_not_read_once_the_log_is_given_up(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    """▲ Finding nothing in it would say that it was trimmed, or ask again for ever. What is closed is read as before."""
+    ledgers = await take_over(memory_store, ledger_store)
+    await append(ledgers, b"closed")
+    await ledgers.roll(ledgers.footer(1, 2, b""))
+    await append(ledgers, b"open")
+    ledgers.abandon()
+    assert await ledgers.read(Position(1, 0), ledgers.last_confirmed, max_bytes=1) == [(Position(1, 0), b"closed")]
+    with pytest.raises(NotOwner, match="no open ledger here"):
+        await ledgers.read(Position(2, 0), ledgers.last_confirmed, max_bytes=1)
+
+
 async def test_empty_ledgers_are_crossed_and_do_not_pile_up_in_the_record(
     memory_store: MemoryStore, ledger_store: FileLedgerStore
 ) -> None:
