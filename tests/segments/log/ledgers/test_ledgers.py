@@ -145,7 +145,7 @@ async def test_rolling_goes_on_in_the_next_ledger_and_readers_cross_over(
 async def test_an_open_ledger_is_not_read_once_the_log_is_given_up(
     memory_store: MemoryStore, ledger_store: FileLedgerStore
 ) -> None:
-    """▲ Finding nothing in it would say that it was trimmed, or ask again for ever. What is closed is read as before."""
+    """▲ To find nothing there would mean that it was trimmed, or to ask again for ever. Closed ones are still read."""
     ledgers = await take_over(memory_store, ledger_store)
     await append(ledgers, b"closed")
     await ledgers.roll(ledgers.footer(1, 2, b""))
