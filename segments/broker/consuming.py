@@ -138,9 +138,15 @@ class ConsumingService:
     # ---- attaching --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, peer: Peer, command: pb.Command) -> Coroutine[object, object, pb.Command]:
-        """▲ Register the consumer before it is attached: a peer that leaves may close it before then, and only once."""
-        attaching = _Attaching()
-        self._attaching.setdefault(peer, {})[command.subscribe.consumer_id] = attaching
+        """▲ Register the consumer before it is attached: a peer that leaves may close it before then, and only once.
+        ▲ One at a time under an id: of two, the first would keep its messages, with nobody to close it."""
+        consumer_id = command.subscribe.consumer_id
+        earlier = self._connections.get(peer, {}).get(consumer_id)
+        others = self._attaching.setdefault(peer, {})
+        under_way = others.get(consumer_id)
+        if (earlier is not None and earlier.sink.error is None) or (under_way is not None and not under_way.closed):
+            raise InvalidArgument(f"consumer id {consumer_id} is open already on this connection: choose another one")
+        attaching = others[consumer_id] = _Attaching()
         return self._subscribed(peer, command.subscribe, attaching)
 
     async def _subscribed(self, peer: Peer, request: pb.Subscribe, attaching: _Attaching) -> pb.Command:
@@ -164,9 +170,6 @@ class ConsumingService:
         isolation = _isolation(request)
         self._broker.check_store(request.store)
         segment = await self._broker.segment(path)
-        earlier = self._connections.get(peer, {}).get(request.consumer_id)
-        if earlier is not None and earlier.sink.error is None:
-            raise InvalidArgument(f"consumer id {request.consumer_id} is open already on this connection")
         sink = _ConsumerSink(
             peer, request.consumer_id, lambda: segment.shown_revision, tells_passed=request.tells_passed
         )

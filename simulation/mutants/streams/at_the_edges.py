@@ -9,6 +9,18 @@ WHY = "not looked for with seeds"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="one-consumer-id-twice-at-once",
+        rule="of two consumers that a connection opens under one id at once, one is refused",
+        section="§8",
+        file="segments/broker/consuming.py",
+        old="(under_way is not None and not under_way.closed)",
+        new="False",
+        tests=(
+            "tests/segments/subscription/test_reading.py::test_of_two_that_open_one_id_at_once_the_second_is_refused",
+        ),
+        why_tests="our client uses each id once",
+    ),
+    Mutant(
         name="open-ledger-read-after-abandon",
         rule="a log that was given up does not answer that its open ledger holds nothing",
         section="§7",

@@ -416,3 +416,23 @@ async def test_what_is_closed_before_it_is_attached_is_not_kept(cluster: Cluster
     request.consumer_id = 78
     await client.call(subscribe=request)
     assert node.broker.segments[segment].dispatcher.shares.consumers == 1
+
+
+async def test_of_two_that_open_one_id_at_once_the_second_is_refused(cluster: Cluster) -> None:
+    """▲ Both attached, the first would keep what is delivered to it, and nobody could close it."""
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    request = pb.Command(subscribe=pb.Subscribe(consumer_id=77, segment=segment))
+    first, second = (client.caller.call_nowait(request, timeout_s=10.0) for _ in range(2))
+    with pytest.raises(InvalidArgument, match="consumer id 77 is open already"):
+        await second
+    await first
+    shares = node.broker.segments[segment].dispatcher.shares
+    assert shares.consumers == 1
+    with pytest.raises(InvalidArgument, match="consumer id 77 is open already"):
+        await client.call(subscribe=request.subscribe)
+    await client.call(close_consumer=pb.CloseConsumer(consumer_id=77))
+    assert shares.consumers == 0
+    await client.call(subscribe=request.subscribe)
+    assert shares.consumers == 1
