@@ -172,11 +172,12 @@ scenarios: setup ## docs/scenarios.md from the ids in the tests, and what docs/t
 # In an environment of its own: the tests' one stays as users have it.
 $(VENV)/mutation/.installed: $(VENV)/.installed
 	@$(PYTHON) -m venv $(VENV)/mutation
-	@$(VENV)/mutation/bin/pip install -q --disable-pip-version-check 'cosmic-ray==8.7.0'
+	@$(VENV)/mutation/bin/pip install -q --disable-pip-version-check 'cosmic-ray==8.7.0' 'coverage>=7.6'
 	@touch $@
 
-mutate: setup $(VENV)/mutation/.installed ## changes of the pure cores, each shown to its module's tests: make mutate [FILES="segments/subscription/cursors/cursor.py …"] [N=200] [SEED=1] [JOBS=2] [MINUTES=15] [WRITE=1]
-	@PYTHONPATH=$(CURDIR) $(VENV)/mutation/bin/python -P -m tools.mutation $(FILES) -n $(N) --seed $(SEED) --jobs $(JOBS) --minutes $(MINUTES) $(if $(WRITE),--write)
+mutate: setup $(VENV)/mutation/.installed ## changes of the code, each shown to the tests that run its line: make mutate [FILES="segments/log …"] [N=200] [SEED=1] [JOBS=2] [MINUTES=15] [KINDS="ServeFirstOnly …"] [RECORD=1] [WRITE=1]
+	@PYTHONPATH=$(CURDIR) $(VENV)/mutation/bin/python -P -m tools.mutation $(FILES) -n $(N) --seed $(SEED) --jobs $(JOBS) --minutes $(MINUTES) \
+		$(if $(KINDS),--kinds $(KINDS)) $(if $(RECORD),--record) $(if $(WRITE),--write)
 
 bench: setup     ## the numbers; prints a table and writes bench.json
 	@$(BIN)/python -m benchmarks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import os
 import random
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -96,9 +97,11 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of one etcd for all tests of this worker: a process of the local binary, which `make setup` installs.
 
     Uses a container only without the binary: a running engine may not reach a registry, and a failing pull would fail
-    every test.
+    every test. `TXN_TEST_ETCD`, the URL of another one, comes first: many short runs share one.
     """
-    if _has_etcd():
+    if given := os.environ.get("TXN_TEST_ETCD"):
+        yield given
+    elif _has_etcd():
         yield from _process(tmp_path_factory.mktemp("etcd"))
     else:
         yield from _container()
@@ -119,8 +122,8 @@ async def etcd_process(tmp_path: Path) -> AsyncIterator[EmbeddedEtcd]:
 
 @pytest.fixture
 def key_prefix() -> str:
-    """A prefix never used before on this worker's etcd."""
-    return f"/test-{next(_prefixes)}"
+    """A prefix never used before on this worker's etcd, and by no other process on one that is shared."""
+    return f"/test-{os.getpid()}-{next(_prefixes)}"
 
 
 @pytest.fixture

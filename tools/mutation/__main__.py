@@ -1,6 +1,7 @@
 """`make mutate [FILES=…] [N=200] [SEED=1] [JOBS=2]`: samples mutants, runs their tests, prints what survives.
 
-With --write, and without FILES, the score of each package goes into docs/testing.md.
+FILES are modules or folders; without them, all modules that some test runs. With --write the score of each package
+goes into docs/testing.md.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.mutation.covering import Covering, Tests, record
+from tools.mutation.operators import KINDS
 from tools.mutation.places import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 PAGE = ROOT / "docs" / "testing.md"
 BEGIN, END = "<!-- written by make mutate -->\n", "<!-- end -->\n"
-COPIED = (
-    "txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "txnctl", "simulation", "tests",
-    "conftest.py", "pyproject.toml",
-)  # fmt: skip
+KEPT = ROOT / ".venv" / "mutation" / "covering"
+FIRST = 40
+"""So many tests are run first: most mutants are caught by one of them."""
 SLOWER = 5.0
 """A mutant that takes so many times as long as the code does hangs."""
-LEAST_S = 60.0
+LEAST_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -44,64 +46,98 @@ class Outcome:
     verdict: str
 
 
-Target = tuple[tuple[str, ...], tuple[str, ...]]
-"""Test files of a module, and the slow ones, which only what survives the former is shown to."""
-
-
 class Tree:
-    """A copy of the project, and the process that runs tests in it."""
+    """A copy of the project, the process that runs tests in it, and their etcd."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self.folder = folder
-        ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=ignored)
-            else:
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, folder / name)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TXN_")}
+        self._passing: dict[tuple[str, ...], bool] = {}
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            cwd=ROOT, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        for name in filter(None, listed.stdout.split("\0")):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+        (folder / ".venv").symlink_to(ROOT / ".venv")
+        # ▲ By content: a mutant written within the second of the last one would run the other one's bytecode.
+        words = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(folder)]
+        subprocess.run([python, *words], check=True)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("TXN_", "PYTHON"))}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._etcd = subprocess.Popen(
+            [python, "-P", "-m", "tools.mutation.etcd"], env=environment | {"PYTHONPATH": str(ROOT)}, **pipes
+        )
+        assert self._etcd.stdout is not None
+        url = self._etcd.stdout.readline().strip()
         self._worker = subprocess.Popen(
             [python, "-P", str(HERE / "worker.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment | {"PYTHONPATH": str(folder)},
+            env=environment | {"PYTHONPATH": str(folder), "TXN_TEST_ETCD": url},
+            **pipes,
         )
 
-    def run(self, tests: Sequence[str], timeout_s: float) -> tuple[str, float]:
+    def run(self, tests: Sequence[str], timeout_s: float) -> tuple[str, str]:
+        """The worker's word, and the first test that fails."""
         assert self._worker.stdin is not None
         assert self._worker.stdout is not None
         request = {"tree": str(self.folder), "tests": list(tests), "timeout_s": timeout_s}
         self._worker.stdin.write(json.dumps(request) + "\n")
         self._worker.stdin.flush()
         answer = json.loads(self._worker.stdout.readline())
-        return answer["verdict"], answer["seconds"]
+        return answer["verdict"], answer["failed"]
+
+    def judge(self, mutant: Mutant, tests: Tests) -> str:
+        """`caught` or `survived`, by the tests that pass without the mutant."""
+        file = self.folder / mutant.path
+        original = file.read_text()
+        timeout_s = max(LEAST_S, SLOWER * tests.seconds)
+        for some in (tests.quick, tests.rest):
+            if not some:
+                continue
+            file.write_text(mutant.code)
+            try:
+                verdict, failed = self.run(some, timeout_s)
+            finally:
+                file.write_text(original)
+            if verdict == "passed":
+                continue
+            if self._passes(failed, some, timeout_s):
+                return "caught"
+            print(f"fails without a mutant, too: {failed or some}", flush=True)
+        return "survived"
+
+    def _passes(self, failed: str, some: Sequence[str], timeout_s: float) -> bool:
+        """▲ Whether the code passes what a mutant does not: a test that fails by itself catches nothing."""
+        tests = (failed,) if "::" in failed else tuple(some)
+        if tests not in self._passing:
+            self._passing[tests] = self.run(tests, timeout_s)[0] == "passed"
+        return self._passing[tests]
 
     def close(self) -> None:
-        assert self._worker.stdin is not None
-        self._worker.stdin.close()
-        self._worker.wait(30)
+        for process in (self._worker, self._etcd):
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(30)
 
 
 def main() -> int:
     asked = _arguments()
-    targets = {
-        path: (tuple(row["tests"]), tuple(row.get("models", ())))
-        for row in _table("targets.toml")["target"]
-        for path in row["modules"]
-    }
-    unknown = [path for path in asked.files if path not in targets]
+    if asked.record or not (KEPT / "run.json").exists():
+        print("running the tests once, to learn which of them run which line: some ten minutes", flush=True)
+        record(ROOT, KEPT, asked.python, asked.jobs)
+    covering = Covering(ROOT, KEPT)
+    known = covering.modules()
+    paths = [path for path in known if not asked.files or any(_is_below(path, file) for file in asked.files)]
+    unknown = [file for file in asked.files if not any(_is_below(path, file) for path in known)]
     if unknown:
-        print(f"no tests are named for {', '.join(unknown)} in tools/mutation/targets.toml", file=sys.stderr)
+        print(f"no test runs any line of {', '.join(unknown)}; --record learns of new modules", file=sys.stderr)
         return 2
-    paths = asked.files or list(targets)
-    sample = mutants(ROOT, paths, asked.count, asked.seed)
+    sample = mutants(ROOT, paths, asked.count, asked.seed, asked.kinds)
     print(f"{len(sample)} mutants of {len(paths)} modules, seed {asked.seed}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
-        outcomes = _judged(sample, targets, Path(scratch), asked)
+        outcomes = _judged(sample, covering, Path(scratch), asked)
     _tell(outcomes, time.monotonic() - began)
     if asked.write:
         _write(outcomes, asked)
@@ -110,61 +146,51 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.mutation")
-    parser.add_argument("files", nargs="*", help="modules, as they stand in targets.toml; default: all of those")
+    parser.add_argument("files", nargs="*", help="modules or folders; default: all that some test runs")
     parser.add_argument("-n", "--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=15.0, help="no mutant is begun behind that")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests for one mutant")
+    parser.add_argument("--kinds", nargs="*", choices=[kind.name for kind in KINDS], help="of our own operators, only")
+    parser.add_argument("--record", action="store_true", help="learn anew which tests run which line")
     parser.add_argument("--python", default=str(ROOT / ".venv" / "bin" / "python"), help="which runs the tests")
     parser.add_argument("--write", action="store_true", help="the scores go into docs/testing.md")
     return parser.parse_args()
 
 
-def _table(name: str) -> dict[str, list[dict[str, list[str]]]]:
-    return tomllib.loads((HERE / name).read_text())
+def _is_below(path: str, file: str) -> bool:
+    return path == file or path.startswith(file.rstrip("/") + "/")
 
 
-def _judged(
-    sample: list[Mutant], targets: dict[str, Target], scratch: Path, asked: argparse.Namespace
-) -> list[Outcome]:
-    waiting: queue.SimpleQueue[tuple[int, Mutant, int]] = queue.SimpleQueue()
+def _equivalent() -> set[tuple[str, str, str]]:
+    table = tomllib.loads((HERE / "equivalent.toml").read_text())
+    return {(row["path"], row["before"], row["after"]) for row in table.get("mutant", [])}
+
+
+def _judged(sample: list[Mutant], covering: Covering, scratch: Path, asked: argparse.Namespace) -> list[Outcome]:
+    waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()
     for number, mutant in enumerate(sample):
-        waiting.put((number, mutant, 0))
-    equivalent = {(row["path"], row["before"], row["after"]) for row in _table("equivalent.toml").get("mutant", [])}
-    found: dict[int, Outcome] = {}
-    plain: dict[tuple[str, ...], float] = {}
-    lock, failed = threading.Lock(), list[str]()
+        waiting.put((number, mutant))
+    equivalent, found, lock = _equivalent(), dict[int, Outcome](), threading.Lock()
     give_up_at = time.monotonic() + 60 * asked.minutes
 
     def work(tree: Tree) -> None:
-        """The tests of each mutant first; behind all of them, while there is time, the models of those that survive."""
-        while time.monotonic() < give_up_at and not failed:
+        while time.monotonic() < give_up_at:
             try:
-                number, mutant, stage = waiting.get_nowait()
+                number, mutant = waiting.get_nowait()
             except queue.Empty:
                 return
-            if (mutant.path, mutant.before, mutant.after) in equivalent:
-                found[number] = Outcome(mutant, "equivalent")
-                continue
-            tests = targets[mutant.path][stage]
-            if tests not in plain:
-                verdict, seconds = tree.run(tests, 600)
-                if verdict != "passed":
-                    failed.append(f"{' '.join(tests)}: {verdict} without a mutant")
-                    return
-                with lock:
-                    plain[tests] = seconds
-            file = tree.folder / mutant.path
-            original = file.read_text()
-            file.write_text(mutant.code)
-            try:
-                verdict, seconds = tree.run(tests, max(LEAST_S, SLOWER * plain[tests]))
-            finally:
-                file.write_text(original)
-            found[number] = Outcome(mutant, "survived" if verdict == "passed" else "caught")
-            print(f"{len(found)}: {mutant.path}:{mutant.line} {found[number].verdict}, {seconds} s", flush=True)
-            if verdict == "passed" and stage == 0 and targets[mutant.path][1]:
-                waiting.put((number, mutant, 1))
+            began = time.monotonic()
+            verdict = "equivalent"
+            if (mutant.path, mutant.before, mutant.after) not in equivalent:
+                with lock:  # coverage's records are one connection to SQLite
+                    tests = covering.tests(mutant.path, mutant.line, asked.budget, FIRST)
+                verdict = tree.judge(mutant, tests)
+            found[number] = Outcome(mutant, verdict)
+            took = time.monotonic() - began
+            shown = f"survived, {took:.1f} s: {mutant.diff}" if verdict == "survived" else f"{verdict}, {took:.1f} s"
+            print(f"{len(found)}: {mutant.path}:{mutant.line} {mutant.operator} {shown}", flush=True)
 
     trees = [Tree(scratch / str(number), asked.python) for number in range(asked.jobs)]
     threads = [threading.Thread(target=work, args=(tree,)) for tree in trees]
@@ -174,8 +200,6 @@ def _judged(
         thread.join()
     for tree in trees:
         tree.close()
-    if failed:
-        raise SystemExit("\n".join(failed))
     return [found[number] for number in sorted(found)]
 
 
@@ -194,9 +218,6 @@ def _scores(outcomes: list[Outcome]) -> list[tuple[str, int, int, int, int]]:
 
 
 def _tell(outcomes: list[Outcome], seconds: float) -> None:
-    for outcome in outcomes:
-        if outcome.verdict == "survived":
-            print(f"survived: {outcome.mutant.diff}")
     for package, modules, count, caught, equivalent in _scores(outcomes):
         share = f"{caught / count:.0%}" if count else "-"
         print(f"{package}: {modules} modules, {caught} of {count} caught ({share}), {equivalent} equivalent")

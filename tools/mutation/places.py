@@ -1,11 +1,11 @@
-"""Which mutants there are: one for each place in a module, of cosmic-ray's operators, chosen by a seed."""
+"""Which mutants there are: one for each place in a module, of cosmic-ray's operators and ours, chosen by a seed."""
 
 from __future__ import annotations
 
 import ast
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
@@ -15,6 +15,8 @@ import cosmic_ray.plugins
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
+
+from tools.mutation.operators import KINDS, Replacing
 
 ACCIDENTS: Final = ("RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
 """Operators whose mutants fail by a name or an attribute that is not there: catching them proves nothing."""
@@ -39,11 +41,17 @@ class Mutant:
         return f"{self.path}:{self.line} ({self.operator})\n- {self.before}\n+ {self.after}"
 
 
-def mutants(root: Path, paths: Iterable[str], count: int, seed: int) -> list[Mutant]:
+def mutants(
+    root: Path, paths: Iterable[str], count: int, seed: int, kinds: Sequence[str] | None = None
+) -> list[Mutant]:
     """`count` of them over all `paths`, in no order, so that the first ones are a sample as well: the same for the same
-    code and seed. Fewer where there are."""
+    code and seed. Fewer where there are. `kinds`: of these operators of ours only."""
     chance = random.Random(seed)
-    found = [(path, place, choices) for path in paths for place, choices in sorted(_places(root / path).items())]
+    operators = _alike() if kinds is None else []
+    operators += [[(f"ours/{kind.name}", Replacing(kind))] for kind in KINDS if kinds is None or kind.name in kinds]
+    found = [
+        (path, place, choices) for path in paths for place, choices in sorted(_places(root / path, operators).items())
+    ]
     chosen = chance.sample(range(len(found)), min(count, len(found)))
     made = [_made(root, found[index][0], chance.choice(found[index][2])) for index in chosen]
     return [mutant for mutant in made if mutant is not None]
@@ -53,18 +61,18 @@ Choice = tuple[str, Operator, int]
 """An operator's name, itself, and which of its occurrences in the module."""
 
 
-def _places(path: Path) -> dict[tuple[Span, str], list[Choice]]:
+def _places(path: Path, operators: list[list[tuple[str, Operator]]]) -> dict[tuple[Span, str], list[Choice]]:
     """What can be changed in a module → how. Many operators for one place are one place."""
     source = path.read_text()
     tree, without = get_ast(source), list(_passed_over(ast.parse(source)))
     places: dict[tuple[Span, str], list[Choice]] = defaultdict(list)
     nodes = list(ast_nodes(tree))
-    for operators in _alike():
-        spans = (span for node in nodes for span in operators[0][1].mutation_positions(node))
+    for alike in operators:
+        spans = (span for node in nodes for span in alike[0][1].mutation_positions(node))
         for occurrence, span in enumerate(spans):
             if not any(first <= span[0] and span[1] <= last for first, last in without):
-                family = operators[0][0].partition("/")[2].partition("_")[0]
-                places[span, family] += [(name, operator, occurrence) for name, operator in operators]
+                family = alike[0][0].partition("/")[2].partition("_")[0]
+                places[span, family] += [(name, operator, occurrence) for name, operator in alike]
     return places
 
 

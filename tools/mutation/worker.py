@@ -1,4 +1,4 @@
-"""Runs tests, one request a line: `{"tree", "tests", "timeout_s"}`; answers with one word a line, and its seconds.
+"""Runs tests, one request a line: `{"tree", "tests", "timeout_s"}`; answers with a verdict and the first failing test.
 
 What takes most of the time of a short test file is importing pytest and the libraries. Here that is done once, and
 each request gets a fork. ▲ Nothing of the project itself may be imported before the fork: it may be mutated.
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 
 LIBRARIES = (
@@ -25,16 +26,17 @@ def main() -> None:
         __import__(name)
     for line in sys.stdin:
         request = json.loads(line)
-        began = time.monotonic()
-        verdict = _run(request["tree"], request["tests"], request["timeout_s"])
-        print(json.dumps({"verdict": verdict, "seconds": round(time.monotonic() - began, 1)}), flush=True)
+        with tempfile.TemporaryFile() as told:
+            verdict = _run(request["tree"], request["tests"], request["timeout_s"], told.fileno())
+            failed = os.pread(told.fileno(), 1 << 16, 0).decode()
+        print(json.dumps({"verdict": verdict, "failed": failed}), flush=True)
 
 
-def _run(tree: str, tests: list[str], timeout_s: float) -> str:
+def _run(tree: str, tests: list[str], timeout_s: float, told: int) -> str:
     """`passed`, `failed`, `hung`, or `error` where no test ran."""
     pid = os.fork()
     if pid == 0:
-        _child(tree, tests)
+        _child(tree, tests, told)
     give_up_at = time.monotonic() + timeout_s
     while time.monotonic() < give_up_at:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -47,8 +49,8 @@ def _run(tree: str, tests: list[str], timeout_s: float) -> str:
     return "hung"
 
 
-def _child(tree: str, tests: list[str]) -> None:
-    """Never returns. In a process group of its own, with what it starts."""
+def _child(tree: str, tests: list[str], told: int) -> None:
+    """Never returns. In a process group of its own, with what it starts. Writes the first failing test to `told`."""
     try:
         os.setpgid(0, 0)
         os.chdir(tree)
@@ -59,9 +61,14 @@ def _child(tree: str, tests: list[str]) -> None:
             os.dup2(silent, descriptor)
         import pytest
 
+        class FirstFailure:
+            def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+                if report.failed:
+                    os.pwrite(told, report.nodeid.encode(), 0)
+
         words = ["-x", "-q", "-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=0"]
-        words += ["-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-        os._exit(int(pytest.main(words)))
+        words += ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", *tests]
+        os._exit(int(pytest.main(words, plugins=[FirstFailure()])))
     finally:
         os._exit(3)
 
