@@ -7,6 +7,7 @@ For kills of real processes see `tests/processes.py`.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -115,7 +116,7 @@ async def running_cluster(
     etcd: str, data_dir: Path, *, make_ledgers: Callable[[Path], LedgerStore] = FileLedgerStore, **overrides: Any
 ) -> AsyncIterator[InProcessCluster]:
     """Server settings may be overridden by keyword, e.g. `header_retention_s=1.0`."""
-    prefix = f"/cluster-{next(_prefixes)}-{data_dir.name}"
+    prefix = f"/cluster-{os.getpid()}-{next(_prefixes)}-{data_dir.name}"
     running = InProcessCluster(etcd, prefix, data_dir, overrides, make_ledgers=make_ledgers)
     try:
         await running.start()

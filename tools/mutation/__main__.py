@@ -35,7 +35,7 @@ FIRST = 40
 """So many tests are run first: most mutants are caught by one of them."""
 SLOWER = 5.0
 """A mutant that takes so many times as long as the code does hangs."""
-LEAST_S = 30.0
+LEAST_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,15 @@ class Tree:
                 continue
             if self._passes(failed, some, timeout_s):
                 return "caught"
-            print(f"fails without a mutant, too: {failed or some}", flush=True)
+            print(f"{verdict} with {mutant.path}:{mutant.line}, and without: {failed or some}", flush=True)
         return "survived"
 
     def _passes(self, failed: str, some: Sequence[str], timeout_s: float) -> bool:
         """▲ Whether the code passes what a mutant does not: a test that fails by itself catches nothing."""
         tests = (failed,) if "::" in failed else tuple(some)
         if tests not in self._passing:
-            self._passing[tests] = self.run(tests, timeout_s)[0] == "passed"
+            # Once more where it fails: on a busy machine a test may.
+            self._passing[tests] = any(self.run(tests, timeout_s)[0] == "passed" for _ in range(2))
         return self._passing[tests]
 
     def close(self) -> None:

@@ -21,6 +21,15 @@ from tools.mutation.operators import KINDS, Replacing
 ACCIDENTS: Final = ("RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
 """Operators whose mutants fail by a name or an attribute that is not there: catching them proves nothing."""
 
+ALIKE: Final = (
+    "Add_Sub", "Sub_Add", "Mul_FloorDiv", "FloorDiv_Mul", "Mul_Div", "Div_Mul", "Mod_Mul", "BitAnd_BitOr",
+    "BitOr_BitAnd", "LShift_RShift", "RShift_LShift", "Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq",
+    "Is_IsNot", "IsNot_Is", "In_NotIn", "NotIn_In",
+)  # fmt: skip
+"""The operators in place of others that somebody might have written; `<<` for `+` fails at once."""
+
+LARGEST_DERIVED: Final = 2
+
 Position = tuple[int, int]
 Span = tuple[Position, Position]
 
@@ -83,13 +92,17 @@ def _alike() -> list[list[tuple[str, Operator]]]:
     for name in sorted(cosmic_ray.plugins.operator_names()):
         operator_class = cosmic_ray.plugins.get_operator(name)
         kind = name.partition("/")[2]
+        is_replaced = kind.startswith(("ReplaceBinaryOperator_", "ReplaceComparisonOperator_"))
+        if is_replaced and kind.partition("_")[2] not in ALIKE:
+            continue
         if kind not in ACCIDENTS and not operator_class.arguments():
             found["_".join(kind.split("_")[:2])].append((name, operator_class()))
     return list(found.values())
 
 
 def _passed_over(tree: ast.Module) -> Iterator[Span]:
-    """Annotations, which nobody evaluates; the text of messages, and what is logged, which no test should repeat."""
+    """Annotations, which nobody evaluates; the text of messages, and what is logged, which no test should repeat; class
+    keywords such as `frozen`; sizes and times, which are chosen and not derived."""
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -98,11 +111,19 @@ def _passed_over(tree: ast.Module) -> Iterator[Span]:
             parts = [node.returns, *(each.annotation for each in every if each is not None)]
         elif isinstance(node, ast.AnnAssign):
             parts = [node.annotation]
-        elif isinstance(node, ast.JoinedStr) or _is_logging(node):
+        elif isinstance(node, ast.ClassDef):
+            parts = [*node.keywords, *node.decorator_list]
+        elif isinstance(node, ast.JoinedStr) or _is_logging(node) or _is_chosen(node):
             parts = [node]
         for part in parts:
             if part is not None and hasattr(part, "end_lineno"):
                 yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
+
+
+def _is_chosen(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and (
+        isinstance(node.value, float) or (type(node.value) is int and node.value > LARGEST_DERIVED)
+    )
 
 
 def _is_logging(node: ast.AST) -> bool:
