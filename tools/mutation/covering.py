@@ -19,8 +19,8 @@ PACKAGES: Final = (
     "txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "pyspark_txnstore", "txnctl",
 )  # fmt: skip
 FOLDERS: Final = (*(f"tests/{name}" for name in PACKAGES if name != "pyspark_txnstore"), "tests/spark")
-UNTESTED: Final = ("_pb2", "/sync/")
-"""Parts of the paths of generated modules."""
+UNTESTED: Final = ("_pb2", "/sync/", "/memory/")
+"""Parts of the paths of generated modules, and of what serves tests alone."""
 NEAR: Final = 30
 """A statement's own line is at most so many above one of its lines."""
 

@@ -93,7 +93,7 @@ def _alike() -> list[list[tuple[str, Operator]]]:
         operator_class = cosmic_ray.plugins.get_operator(name)
         kind = name.partition("/")[2]
         is_replaced = kind.startswith(("ReplaceBinaryOperator_", "ReplaceComparisonOperator_"))
-        if is_replaced and kind.partition("_")[2] not in ALIKE:
+        if (is_replaced and kind.partition("_")[2] not in ALIKE) or kind.endswith("_Not"):
             continue
         if kind not in ACCIDENTS and not operator_class.arguments():
             found["_".join(kind.split("_")[:2])].append((name, operator_class()))
@@ -109,6 +109,7 @@ def _passed_over(tree: ast.Module) -> Iterator[Span]:
             arguments = node.args
             every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
             parts = [node.returns, *(each.annotation for each in every if each is not None)]
+            yield from _stars(node)
         elif isinstance(node, ast.AnnAssign):
             parts = [node.annotation]
         elif isinstance(node, ast.ClassDef):
@@ -120,7 +121,14 @@ def _passed_over(tree: ast.Module) -> Iterator[Span]:
                 yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
 
 
+def _stars(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Span]:
+    """Parameters: cosmic-ray takes their `*` for a product."""
+    yield (function.lineno, function.col_offset), (function.body[0].lineno, function.body[0].col_offset)
+
+
 def _is_chosen(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.right, ast.Constant) and (isinstance(node.left, ast.Constant) or _is_chosen(node.left))
     return isinstance(node, ast.Constant) and (
         isinstance(node.value, float) or (type(node.value) is int and node.value > LARGEST_DERIVED)
     )
