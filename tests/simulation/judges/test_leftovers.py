@@ -47,7 +47,8 @@ async def test_a_job_that_runs_is_left_in_its_store(tmp_path: Path) -> None:
 def test_what_is_looked_for_is_an_attribute_that_there_is(what: str) -> None:
     """▲ One under its former name is always found empty."""
     owner, _, attribute = what.partition(".")
-    holds = re.compile(rf"^class {owner}\b(?:(?!^class ).)*\bself\.{attribute}\b", re.MULTILINE | re.DOTALL)
+    stands = rf"(?:\bself\.{attribute}\b|^    {attribute}:)"
+    holds = re.compile(rf"^class {owner}\b(?:(?!^class ).)*{stands}", re.MULTILINE | re.DOTALL)
     sources = [path for package in OURS for path in Path(ROOT, package).rglob("*.py")]
     assert any(holds.search(path.read_text()) for path in sources)
 
