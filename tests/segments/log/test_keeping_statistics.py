@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from segments.log.ledgers.retention import Retention
@@ -72,3 +73,18 @@ async def test_what_one_segment_takes_in_is_no_load_of_another(memory_cluster: C
     assert (told.entries_stored, told.messages_stored) == (6, 9)
     assert told.bytes_stored == sum(segment.taken_in.bytes for segment in served.values())
     assert (told.publish.count, told.ops_written) == (6, 0)
+
+
+async def test_rates_are_measured_of_all_segments_of_a_broker_at_once(memory_cluster: Cluster) -> None:
+    busy, quiet, idle = await memory_cluster.create_topic(segments=3)
+    node = await memory_cluster.start(settings=QUIET)
+    client = await memory_cluster.connect(node)
+    producers = {path: await client.producer(path) for path in (busy, quiet)}
+    await until(lambda: len(node.broker.segments) == 3)
+    asked = asyncio.ensure_future(node.service.admin["segment.stats"]({"rates": True}))
+    while not asked.done():
+        await producers[busy].send("a", "b", "c")
+        await producers[quiet].send("d")
+    told = {path: one["recent"]["messages_per_s"] for path, one in (await asked)["segments"].items()}
+    assert told.keys() == {busy, quiet, idle}
+    assert told[busy] > 2 * told[quiet] > told[idle] == 0

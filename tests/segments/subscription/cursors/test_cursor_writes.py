@@ -148,3 +148,38 @@ def test_a_sought_mark_never_stands_beside_older_acks(ledgers: LedgerLengths) ->
         stored.put(write.block, write.value or b"")
         found = stored.load(ledgers)
         assert found.mark_delete == at(4) or found.acked(at(6)) == 0
+
+
+def test_once_a_sought_mark_is_stored_it_goes_first_again_and_lost_compares_merge(
+    cursor: Cursor, ledgers: LedgerLengths
+) -> None:
+    """▲ Acks deleted before the mark that covers them would be forgotten in a crash between the two."""
+    stored = Stored()
+    cursor.ack_cumulative(whole(4))
+    cursor.seek(at(1))
+    cursor.ack(whole(5))
+    assert stored.flush(cursor) == ["1-0", MARK]
+    cursor.ack_cumulative(whole(6))
+    assert stored.flush(cursor) == [MARK, "1-0"]
+    stored.revision = 9
+    stored.put(MARK, records.encode(CursorMark(position=(1, 8), seeks=1)))
+    cursor.reload(MARK, stored.records[MARK].value, 9)
+    assert cursor.mark_delete == at(8)
+
+
+def test_a_seek_during_the_write_of_another_keeps_the_mark_last(ledgers: LedgerLengths) -> None:
+    """▲ What the first of them stored is no part of the second."""
+    cursor, stored = Cursor(ledgers, EARLIEST), Stored()
+    cursor.ack_cumulative(whole(7))
+    stored.flush(cursor)
+    cursor.seek(at(4))
+    cursor.ack(whole(6))
+    [block, mark] = cursor.block_writes()
+    cursor.seek(at(1))
+    for write in (block, mark):
+        assert write.value is not None
+        stored.revision += 1
+        stored.put(write.block, write.value)
+    cursor.written([block, mark], {one: stored.records[one].mod_revision for one in ("1-0", MARK)})
+    assert stored.flush(cursor) == ["1-0", MARK]
+    assert stored.load(ledgers).mark_delete == at(1)
