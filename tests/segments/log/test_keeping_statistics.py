@@ -75,6 +75,21 @@ async def test_what_one_segment_takes_in_is_no_load_of_another(memory_cluster: C
     assert (told.publish.count, told.ops_written) == (6, 0)
 
 
+async def test_ops_of_writes_and_acks_are_counted(memory_cluster: Cluster) -> None:
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start(settings=QUIET)
+    client = await memory_cluster.connect(node)
+    producer, consumer = await memory_cluster.holding_abc(client, path)
+    txn = await memory_cluster.begin()
+    counts = []
+    for message in consumer.take():
+        await consumer.ack(message, txn=txn)
+        counts.append(node.broker.statistics().measures.ops_written)
+    await producer.send("d", txn=txn)
+    counts.append(node.broker.statistics().measures.ops_written)
+    assert counts == [1, 2, 3, 4]
+
+
 async def test_rates_are_measured_of_all_segments_of_a_broker_at_once(memory_cluster: Cluster) -> None:
     busy, quiet, idle = await memory_cluster.create_topic(segments=3)
     node = await memory_cluster.start(settings=QUIET)

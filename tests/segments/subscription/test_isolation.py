@@ -156,6 +156,29 @@ async def test_snapshot_isolation_reads_to_its_end_past_open_transactions_withou
         await client.reader(segment, isolation=7)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("type", [pb.SUBSCRIPTION_TYPE_STREAM, pb.SUBSCRIPTION_TYPE_QUEUE])
+async def test_no_subscription_reads_with_snapshot_isolation(memory_cluster: Cluster, type: int) -> None:
+    """▲ Its consumers would be shown what is open: no snapshot tells them what to leave out."""
+    [segment] = await memory_cluster.create_topic()
+    client = await memory_cluster.connect(await memory_cluster.start())
+    await (await client.producer(segment)).send("a")
+    await memory_cluster.subscribe(client, segment, name=str(pb.SUBSCRIPTION_TYPE_STREAM))
+    await memory_cluster.queue(client, segment, name=str(pb.SUBSCRIPTION_TYPE_QUEUE))
+    request = pb.Subscribe(
+        consumer_id=99,
+        segment=segment,
+        subscription=str(type),
+        consumer="c1",
+        incarnation=7,
+        assignment_epoch=1,
+        type=type,  # type: ignore[arg-type]
+        isolation=pb.ISOLATION_SNAPSHOT,
+        end=pb.Position(ledger_id=1, entry_id=0),
+    )
+    with pytest.raises(InvalidArgument, match="for readers"):
+        await client.call(subscribe=request)
+
+
 async def test_a_delivery_tells_a_revision_by_which_what_it_shows_was_decided(memory_cluster: Cluster) -> None:
     """▲ Also where the decision was made while nobody owned the segment, and is read from the store by the next owner:
     who goes on to another broker is not to find it as it stood before."""

@@ -182,6 +182,7 @@ def test_l10_second_connection_of_a_name_fences_the_first_whatever_its_incarnati
     for incarnation in (1, 2):
         second = Producer(dedup, incarnation=incarnation)
         assert second.connected.fenced == first.connected.token
+        assert not dedup.knows(first.connected.token, 0), "nothing of it is answered as a repeat"
         with pytest.raises(ProducerFenced):
             first.send(1, 0)
         first = second
