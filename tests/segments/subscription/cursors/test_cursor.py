@@ -74,6 +74,13 @@ def test_p8_cumulative_ack_of_part_of_its_last_entry(cursor: Cursor) -> None:
     assert cursor.mark_delete == at(3)
 
 
+def test_p8_cumulative_ack_up_to_messages_that_are_acked_already_changes_what_is_before(cursor: Cursor) -> None:
+    cursor.ack(part(3, 0b0011))
+    assert cursor.ack_cumulative(part(3, 0b0001)), "what is not told as a change is not written"
+    assert cursor.mark_delete == at(2)
+    assert not cursor.ack_cumulative(part(3, 0b0001))
+
+
 def test_cumulative_ack_of_part_of_a_ledgers_first_entry(cursor: Cursor) -> None:
     cursor.ack_cumulative(AckPosition(at(0, 4), 4, 0b1))
     assert cursor.acked(at(9)) == WHOLE
@@ -312,6 +319,30 @@ def test_a_record_larger_than_they_are_now_is_cut_and_the_part_is_stored_before_
     cursor.ack(part(3, 0b0010))
     assert stored.flush(cursor) == ["1-0-1", "1-0-2", "1-0"]
     assert [paged(ledgers, stored).acked(at(entry_id)) for entry_id in (3, 5, 7)] == [3, 1, 1]
+
+
+def test_a_part_cut_into_a_page_that_is_stored_already_is_stored_before_the_rest(ledgers: LedgerLengths) -> None:
+    """▲ The page is read behind the record: what that has left there must still go first."""
+    cursor, stored = paged(ledgers, entries=2), Stored()
+    for entry_id in (3, 5, 7):
+        cursor.ack(part(entry_id, 0b0001))
+    assert stored.flush(cursor) == ["1-0", "1-0-1"]
+    cursor = paged(ledgers, stored)
+    cursor.ack(part(3, 0b0010))
+    assert stored.flush(cursor) == ["1-0-1", "1-0"]
+    assert [paged(ledgers, stored).acked(at(entry_id)) for entry_id in (3, 5, 7)] == [3, 1, 1]
+
+
+def test_a_page_that_is_filled_again_before_it_is_deleted_is_rewritten(ledgers: LedgerLengths) -> None:
+    cursor, stored = paged(ledgers), Stored()
+    for entry_id in (3, 5):
+        cursor.ack(part(entry_id, 0b0001))
+    stored.flush(cursor)
+    cursor.ack(part(5, 0b1110))
+    cursor.ack(part(7, 0b0001))
+    assert stored.flush(cursor) == ["1-0", "1-0-1"]
+    again = paged(ledgers, stored)
+    assert [again.acked(at(entry_id)) for entry_id in (3, 5, 7)] == [1, WHOLE, 1]
 
 
 def test_a_page_that_was_emptied_is_the_first_to_be_filled_again(ledgers: LedgerLengths) -> None:

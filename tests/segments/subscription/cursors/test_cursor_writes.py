@@ -8,7 +8,7 @@ from tests.segments.subscription.cursors.cursors import Stored, at, whole
 from txnstore import records
 from txnstore.records import CursorBlock, CursorMark
 from txnwire.ids import EARLIEST
-from watchers.acks import WHOLE
+from watchers.acks import WHOLE, AckPosition, LeftOut
 
 
 def test_only_what_changed_is_written_and_what_is_passed_goes_last(cursor: Cursor) -> None:
@@ -183,3 +183,68 @@ def test_a_seek_during_the_write_of_another_keeps_the_mark_last(ledgers: LedgerL
     cursor.written([block, mark], {one: stored.records[one].mod_revision for one in ("1-0", MARK)})
     assert stored.flush(cursor) == ["1-0", MARK]
     assert stored.load(ledgers).mark_delete == at(1)
+
+
+def test_a_seek_deletes_the_stored_acks_behind_it_and_leaves_their_room(ledgers: LedgerLengths) -> None:
+    """▲ Or they would be read with the next load: what was sought again would not come."""
+    cursor, stored = Cursor(ledgers, EARLIEST, max_partial=1), Stored()
+    cursor.ack(whole(5))
+    cursor.ack(AckPosition(at(7), 4, 0b1))
+    assert not cursor.has_room(at(8))
+    assert cursor.has_room(at(7)), "of an entry that is acked in part already"
+    cursor.ack_cumulative(whole(0))
+    stored.flush(cursor)
+    cursor.seek(EARLIEST)
+    assert cursor.has_room(at(8))
+    assert stored.flush(cursor) == ["1-0", MARK]
+    loaded = stored.load(ledgers)
+    assert [loaded.acked(at(entry_id)) for entry_id in (0, 5, 7)] == [0, 0, 0]
+
+
+def test_a_block_that_somebody_else_has_deleted_is_not_deleted_again(cursor: Cursor) -> None:
+    """▲ With a compare that is lost each time, no write of the cursor would ever succeed again."""
+    stored = Stored()
+    cursor.ack(whole(5))
+    stored.flush(cursor)
+    cursor.ack_cumulative(whole(6))
+    del stored.records["1-0"]
+    cursor.reload("1-0", None, 0)
+    assert stored.flush(cursor) == [MARK]
+    assert not cursor.dirty
+
+
+def test_acks_found_behind_the_mark_by_a_lost_compare_move_it(cursor: Cursor) -> None:
+    stored = Stored()
+    cursor.ack_cumulative(whole(2))
+    cursor.ack(whole(7))
+    found = CursorBlock(ledger_id=1, first_entry=0, acked=(0b11000).to_bytes(1, "little").hex(), partial=[])
+    stored.revision = 9
+    stored.put("1-0", records.encode(found))
+    cursor.reload("1-0", stored.records["1-0"].value, 9)
+    assert cursor.mark_delete == at(4)
+    assert cursor.acked(at(7)) == WHOLE
+
+
+def test_the_number_of_seeks_is_stored_and_never_goes_back(cursor: Cursor, ledgers: LedgerLengths) -> None:
+    """▲ What was received before a seek would look as if it were new."""
+    stored = Stored()
+    cursor.ack_cumulative(whole(7))
+    for entry_id in (5, 3):
+        cursor.seek(at(entry_id))
+    stored.flush(cursor)
+    loaded = stored.load(ledgers)
+    assert loaded.seeks == 2
+    loaded.reload(MARK, records.encode(CursorMark(position=(1, 3), seeks=1)), 9)
+    assert loaded.seeks == 2
+
+
+def test_acks_around_others_are_written_into_a_block_that_is_stored_already(
+    cursor: Cursor, ledgers: LedgerLengths
+) -> None:
+    stored = Stored()
+    cursor.ack(whole(3))
+    stored.flush(cursor)
+    assert cursor.ack_around(whole(6), LeftOut(at(1), {(1, 0): 0b10}, []))
+    stored.flush(cursor)
+    loaded = stored.load(ledgers)
+    assert [loaded.acked(at(entry_id)) for entry_id in range(1, 8)] == [0, *[WHOLE] * 5, 0]
