@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.ledgers.retention import Retention
 from tests.segments.brokering import CALL_S, Client, Cluster, Node
+from tests.segments.changing import controlling
 from tests.segments.gates import GatedStore
 from tests.segments.log.test_housekeeping import QUIET
 from tests.waiting import until
@@ -176,3 +179,28 @@ async def test_a_seek_to_a_trimmed_message_leaves_out_nothing_of_what_is_kept(me
     await client.call(seek=pb.Seek(segment=segment, subscription="sub", start=start))
     again = await cluster.subscribe(client, segment, epoch=2)
     await again.wait(*"def")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_what_is_trimmed_while_its_ack_is_pending_is_drained_with_the_decision(
+    memory_cluster: Cluster, committed: bool
+) -> None:
+    """▲ `drained` promises that no ack is pending: what an abort gives back is looked at before the children are."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    client = await cluster.connect(node)
+    _, consumer = await cluster.holding_abc(client, segment)
+    served = node.broker.segments[segment]
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    async with controlling(cluster) as controller:
+        await controller.split(segment)
+    await until(lambda: served.ledgers.ended)
+    await served.keep(Retention(ms=-1, undrained=True))
+    subscription = await served.subscriptions.load("sub")
+    assert subscription.consumed >= served.last_confirmed
+    assert not subscription.drained
+    await cluster.end(txn, "COMMITTED" if committed else "ABORTED")
+    await cluster.wait_no_ops(txn)
+    await until(lambda: subscription.drained)
