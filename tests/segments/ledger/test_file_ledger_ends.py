@@ -250,3 +250,26 @@ async def test_a_store_that_closes_tells_of_jobs_that_its_disk_does_not_answer(
     with capture_logs() as logs:
         await ledgers.close()
     assert logs == []
+
+
+@pytest.mark.parametrize("finds", ["nothing", "no file", "no folder"])
+async def test_c12_a_folder_that_goes_while_something_is_looked_for_in_it_hides_nothing(
+    tmp_path: Path, finds: str
+) -> None:
+    """▲ What is not found there would count as never made, or as deleted."""
+    ledgers = FileLedgerStore(tmp_path)
+    await ledgers.identity("a")
+    root = tmp_path / "ledgers"
+
+    def look() -> str | None:
+        root.rename(tmp_path / "moved")
+        if finds == "no folder":
+            return (root / "1.ledger").read_text()
+        if finds == "no file":
+            root.mkdir()
+            return (root / "1.ledger").read_text()
+        return None
+
+    with pytest.raises(LedgerFailed, match="is missing"):
+        await ledgers._work(look, "looking")
+    await ledgers.close()
