@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from segments.layout.topology import Topology, create_record
 from segments.log.settings import BrokerSettings
 from tests.segments.brokering import Cluster
 from tests.segments.changing import controlling, ledgers_of, topology_of
@@ -270,6 +272,24 @@ async def test_a_directory_that_lags_takes_no_seal_back(memory_cluster: Cluster)
     await until(lambda: served.ledgers.ended)
     served.sealing.follow(before)
     assert served.sealing.idle
+
+
+async def test_a_layout_without_the_segment_and_one_of_a_topic_that_goes_change_no_seal(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ A directory that lags may show one from before the segment was made; it must go on following."""
+    cluster = memory_cluster
+    [parent] = await cluster.create_topic()
+    served = await serving(await cluster.start(), parent)
+    before = await topology_of(cluster)
+    await served.sealing.seal(await begin(cluster, parent))
+    without = Topology(before.topic, create_record(1, policies={}, created_ms=1, first_segment_id=7))
+    going = Topology(before.topic, replace(before.record, deleting_ms=1))
+    for layout in (without, going):
+        served.sealing.follow(layout)
+        assert served.sealing.idle
+    assert served.ledgers.sealed
+    assert not served.ledgers.ended
 
 
 async def test_s6_racing_requests_of_two_clients_make_one_layout(memory_cluster: Cluster) -> None:

@@ -6,8 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed, LedgerWriter, Recovered
+from segments.log.ledgers.retention import Retention
 from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores
 from tests.waiting import until
@@ -121,6 +124,40 @@ async def test_all_that_was_asked_of_a_log_that_fails_is_answered(memory_cluster
     async with asyncio.timeout(5.0):
         answers = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(answer) for answer in answers] == [NotOwner, NotOwner]
+
+
+async def test_whoever_asks_a_log_that_is_over_is_refused_at_once(memory_cluster: Cluster) -> None:
+    """▲ Nobody is left who would do it: the housekeeping of all segments would wait for ever."""
+    [segment] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    await (await (await memory_cluster.connect(node)).producer(segment)).send("a")
+    served = node.broker.segments[segment]
+    await node.close()
+    for ask in (served.roll, served.checkpoint):
+        async with asyncio.timeout(5.0):
+            with pytest.raises(NotOwner):
+                await ask()
+
+
+async def test_publish_times_of_closed_ledgers_are_known_to_the_next_owner_until_they_are_trimmed(
+    memory_cluster: Cluster,
+) -> None:
+    """Without a read of any: a lookup by time would read all that is kept."""
+    [segment] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    producer = await (await memory_cluster.connect(node)).producer(segment)
+    for number in (1, 2):
+        await producer.send("a", publish_time_ms=100 * number)
+        await node.broker.segments[segment].roll()
+    await node.close()
+    node = await memory_cluster.start()
+    await until(lambda: segment in node.broker.segments)
+    served = node.broker.segments[segment]
+    closed = [info.ledger_id for info in served.ledgers.record.ledgers if info.closed_length]
+    assert [served.ledgers.times.newest_ms(one, 1) for one in closed] == [100, 200]
+    await served.keep(Retention(ms=-1, undrained=True))
+    assert served.ledgers.trimmed_below is not None
+    assert [served.ledgers.times.newest_ms(one, 1) for one in closed] == [None, None]
 
 
 async def test_what_every_producer_sent_as_the_log_rolled_is_stored_behind_it(memory_cluster: Cluster) -> None:

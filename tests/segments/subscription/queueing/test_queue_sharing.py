@@ -184,6 +184,28 @@ async def test_a_divided_entry_is_read_once(memory_cluster: Cluster) -> None:
     assert len(reads) == 1
 
 
+async def test_what_is_in_memory_is_given_out_without_a_read(memory_cluster: Cluster) -> None:
+    client, path, segment = await served(memory_cluster)
+    producer = await client.producer(path)
+    for value in "abc":
+        await producer.send(value)
+    reads: list[object] = []
+    read = segment.ledgers.read
+
+    async def counted(first: object, *given: object, **named: object) -> object:
+        reads.append(first)
+        return await read(first, *given, **named)  # type: ignore[arg-type]
+
+    segment.ledgers.read = counted  # type: ignore[assignment, method-assign]
+    leaving, staying = await member(segment, "leaving"), await member(segment, "staying")
+    leaving.flow(3)
+    await until(lambda: leaving.sink.values == ["a", "b", "c"])
+    leaving.leave()
+    staying.flow(3)
+    await until(lambda: staying.sink.values == ["a", "b", "c"])
+    assert reads == []
+
+
 async def test_a_nack_of_what_was_not_begun_is_not_counted(memory_cluster: Cluster) -> None:
     cluster = memory_cluster
     [segment] = await cluster.create_topic()
