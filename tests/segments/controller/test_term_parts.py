@@ -8,13 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from segments.controller.term_work import no_controller
 from segments.layout.layout_transitions import Seal, read_topology
 from segments.layout.topology import Topology
-from tests.segments.controlling import SETTINGS, TOPIC, Process, running, with_topic
+from tests.segments.controlling import SETTINGS, TOPIC, Inbox, Process, joining, running, with_topic
 from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnstore.records import LedgerRecord, LoadSample, OwnerRecord, SubscriptionRecord, encode
 from txnstore.store import Commit, Delete, Put
 from txnwire.errors import NotOwner
@@ -127,3 +129,21 @@ async def test_a_controller_is_closed_once_each_call_that_it_had_under_way_has_e
         await a.controller.close()
         assert ended == [call]
         await asyncio.gather(request, return_exceptions=True)
+
+
+@virtual_time
+async def test_groups_are_closed_once_what_they_write_has_ended() -> None:
+    """▲ The next term, perhaps of this process, reads the assignments behind that."""
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await with_topic(a, segments=1)
+        await a.controller.join(joining("one"), Inbox())
+        a.fates.commits = [Fate(arrive_s=0.001, fail_s=3600.0)]
+        join = asyncio.ensure_future(a.controller.join(joining("two"), Inbox()))
+        await asyncio.sleep(1.0)
+        writing = [task for task in asyncio.all_tasks() if task.get_name().startswith("assignment")]
+        assert len(writing) == 1
+        term = a.controller._term
+        assert term is not None
+        await term.groups.close(no_controller())
+        assert writing[0].done()
+        await asyncio.gather(join, return_exceptions=True)

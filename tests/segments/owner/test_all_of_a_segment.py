@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.segments.brokering import Cluster
 from tests.segments.brokering_clients import Consumer, Producer
 from tests.waiting import until
@@ -72,3 +74,15 @@ async def test_a_commit_is_delivered_by_all_queues_of_its_segment(memory_cluster
     await cluster.commit(txn)
     for consumer in consumers:
         await consumer.wait("b", "a")
+
+
+async def test_whoever_waits_for_the_end_of_a_segment_finds_its_appender_ended(memory_cluster: Cluster) -> None:
+    """▲ Its broker closes the ledgers behind that, or takes the same segment over anew."""
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    await until(lambda: path in node.broker.segments)
+    served = node.broker.segments[path]
+    [appender] = [task for task in asyncio.all_tasks() if task.get_name() == f"appender of {path}"]
+    served.stop(NotOwner("taken away"))
+    await served.wait_stopped()
+    assert appender.done()
