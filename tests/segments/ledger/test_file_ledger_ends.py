@@ -17,6 +17,7 @@ from segments.ledger import file_ledger, ledger_files
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed
 from segments.ledger.ledger_files import LedgerPaths
+from segments.ledger.ledger_format import MAX_GROUP_BYTES
 from simulation.judges.leftovers import files_left
 from tests.segments.ledger_store_contract import SEGMENT, filled
 from txnwire.errors import DataCorrupt
@@ -273,3 +274,24 @@ async def test_c12_a_folder_that_goes_while_something_is_looked_for_in_it_hides_
     with pytest.raises(LedgerFailed, match="is missing"):
         await ledgers._work(look, "looking")
     await ledgers.close()
+
+
+async def test_l5_a_group_that_reached_the_disk_before_another_of_its_sync_acknowledges_none_of_it(
+    tmp_path: Path,
+) -> None:
+    """▲ What a group says of acknowledged entries tells damage from a torn tail: the segment would be corrupt."""
+    ledgers, successor = FileLedgerStore(tmp_path), FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 1)
+    path = ledger_files.paths_of(tmp_path / "ledgers", SEGMENT, 1).ledger
+    begin = path.stat().st_size
+    for entry in (b"a" * MAX_GROUP_BYTES, b"b" * 2000):
+        writer.append(entry)
+    await writer.sync()
+    writer.abandon()
+    torn = bytearray(path.read_bytes())
+    lost = begin // 512 * 512 + 512
+    torn[lost : lost + 512] = bytes(512)
+    path.write_bytes(torn)
+    assert (await successor.fence(SEGMENT, 1)).entries == 1
+    for one in (ledgers, successor):
+        await one.close()

@@ -9,6 +9,7 @@ from segments.log.ledgers.retention import Retention
 from tests.segments.brokering import Cluster
 from tests.segments.log.small_logs import ONE_ENTRY_EACH
 from tests.waiting import until
+from txnwire.errors import NotOwner
 
 QUIET = replace(ONE_ENTRY_EACH, ledger_roll_bytes=1 << 30, housekeeping_s=3600.0, roll_least_age_ms=1 << 30)
 ALL_CLOSED = Retention(ms=-1)
@@ -30,6 +31,21 @@ async def test_every_trimmed_ledger_counts_by_its_bytes(memory_cluster: Cluster)
     assert after.keeping.trimmed_ledgers == 3
     assert after.keeping.trimmed_bytes == before.kept_bytes - after.kept_bytes
     assert after.kept_bytes == served.open_bytes > 0
+
+
+async def test_what_a_segment_kept_counts_once_however_often_it_is_told_to_end(memory_cluster: Cluster) -> None:
+    """Its ledger fails as its broker hands it over, say."""
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start(settings=QUIET)
+    producer = await (await memory_cluster.connect(node)).producer(path)
+    served = node.broker.segments[path]
+    for value in "ab":
+        await producer.send(value)
+        await served.roll()
+    await served.keep(ALL_CLOSED)
+    for _ in range(2):
+        served.stop(NotOwner("taken away"))
+    assert node.broker._shared.measures.kept.trimmed_ledgers == 2
 
 
 async def test_entries_that_nobody_read_in_time_add_up_over_the_trims(memory_cluster: Cluster) -> None:
