@@ -81,6 +81,8 @@ def test_what_time_and_size_let_go(
         ([closed(1, age_ms=-5000), opened(3, -7000)], {1: 250}, []),
         ([closed(1, age_ms=-5000), opened(3, -7000)], {1: 251}, [1]),
         ([closed(1, age_ms=-5000), closed(2, age_ms=300), opened(3)], {1: 251}, [1, 2]),
+        # Nothing is behind it: the segment is sealed.
+        ([closed(1, age_ms=300), closed(2, age_ms=-5000)], {}, [1]),
         # What is young by a stamp in the past is not taken for a late clock's stamp behind it.
         ([closed(1, age_ms=100), closed(2, age_ms=900), opened(3, 900)], {}, []),
         ([closed(1, age_ms=100), closed(2, age_ms=100), opened(3, 900)], {1: 0, 2: 0}, []),
