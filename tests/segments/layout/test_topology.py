@@ -176,3 +176,22 @@ def test_a_record_that_breaks_a_rule_of_the_dag_is_refused(changes: dict[str, An
     with pytest.raises(DataCorrupt, match=complaint) as caught:
         Topology(TOPIC, _broken(**changes))
     assert "/topic/public/nyc/flights" in str(caught.value)
+
+
+def test_an_id_counts_as_pruned_only_if_this_topic_has_used_it() -> None:
+    """A read from an old snapshot is told that its data went, or that it never was there."""
+    record = create_record(1, policies={}, created_ms=1, first_segment_id=7)
+    topology = Topology(TOPIC, record).split(7).prune(7)  # 7 → 8, 9
+    assert [segment_id for segment_id in range(5, 12) if topology.is_pruned(segment_id)] == [7]
+    assert [segment_id for segment_id in range(5, 12) if topology.is_of_earlier_life(segment_id)] == [5, 6]
+
+
+def test_a_segment_is_going_with_its_topic_or_alone() -> None:
+    record = created(1).split(0).record
+    for changed, going in (
+        ({}, []),
+        ({"pruning": [0]}, [0]),
+        ({"deleting_ms": 1}, [0, 1, 2]),
+    ):
+        topology = Topology(TOPIC, msgspec.structs.replace(record, **changed))
+        assert [segment_id for segment_id in topology.segments if topology.is_going(segment_id)] == going
