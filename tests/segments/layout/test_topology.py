@@ -158,6 +158,7 @@ def _broken(**changes: Any) -> TopicRecord:
     ("changes", "complaint"),
     [
         ({"s1": None}, "do not tile"),
+        ({"s0": None, "s1": None, "s2": None, "s3": None}, "do not tile"),
         ({"s1": {"lo": 0x7FFF}}, "do not tile"),
         ({"s1": {"hi": 0xFFFE}}, "do not tile"),
         ({"s1": {"id": 2}}, "two segments have one id"),
