@@ -47,6 +47,30 @@ def test_a_fence_is_durable_only_once_it_was_written_for_that_life(names: Number
     assert not names.is_durable("p"), "what was written knows nothing of the later life"
 
 
+def test_nothing_is_known_of_a_name_that_nobody_took(names: NumberedNames) -> None:
+    names.take("p", 5, 1, 0.0)
+    assert not names.is_fenced("another", 1, 1)
+    assert names.epoch_of("another") == 0
+    names.made_durable("another", 1, 1)
+    assert not names.is_durable("another")
+    names.expect_room("another", Numbers(1, 0, range(MOST_IDS_KEPT + 1)))
+
+
+def test_an_entry_found_in_the_ledger_takes_the_name_for_its_life_unless_a_later_one_has_it(
+    names: NumberedNames,
+) -> None:
+    """It was stored: so its life had the name, and that is durable by the entry."""
+    names.stored("p", 1, Numbers(2, 0, [1]), 0.0)
+    assert (names.epoch_of("p"), names.is_durable("p")) == (2, True)
+    names.take("p", 3, 1, 0.0)
+    names.stored("p", 1, Numbers(2, 0, [2]), 0.0)
+    assert (names.epoch_of("p"), names.is_durable("p")) == (3, False)
+    names.stored("p", 2, Numbers(3, 0, [3]), 0.0)
+    assert names.is_fenced("p", 3, 1)
+    assert not names.is_fenced("p", 3, 2)
+    assert names.is_durable("p")
+
+
 def test_ids_are_kept_from_the_greatest_all_below_on(names: NumberedNames) -> None:
     names.take("p", 1, 1, 0.0)
     names.stored("p", 1, Numbers(1, 0, [3, 7]), 0.0)
@@ -55,11 +79,14 @@ def test_ids_are_kept_from_the_greatest_all_below_on(names: NumberedNames) -> No
     assert names.known("p") == KnownIds(7, [7, 9])
     names.stored("p", 1, Numbers(1, 5, [5]), 0.0)
     assert names.known("p") == KnownIds(7, [7, 9]), "an entry encoded before tells less"
+    names.stored("p", 1, Numbers(1, 20, [11]), 0.0)
+    assert names.known("p") == KnownIds(20, []), "of none of them it is asked any more"
     assert names.known("another") == KnownIds(0, ())
 
 
 def test_a_segment_keeps_a_bounded_number_of_ids(names: NumberedNames) -> None:
     names.take("p", 1, 1, 0.0)
+    names.expect_room("p", Numbers(1, 0, range(MOST_IDS_KEPT)))
     names.stored("p", 1, Numbers(1, 0, range(MOST_IDS_KEPT)), 0.0)
     with pytest.raises(InvalidArgument, match="does not report"):
         names.expect_room("p", Numbers(1, 0, [MOST_IDS_KEPT]))
