@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.ledgers.retention import Retention
 from segments.log.settings import BrokerSettings
+from segments.owner import take_over
 from segments.owner.segment import Segment
 from tests.segments.brokering import Client, Cluster
 from tests.waiting import until
@@ -18,9 +21,9 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import Watermark
-from txnstore.store import KeyValue, MetadataStore
+from txnstore.store import Commit, Delete, KeyValue, MetadataStore
 from txnwire.clock import SystemClock
-from txnwire.ids import Position
+from txnwire.ids import EARLIEST, Position
 
 QUIET = BrokerSettings(lease_ttl_s=60.0, claim_retry_s=0.05, housekeeping_s=3600.0, cursor_flush_s=0.01)
 OPEN = 3
@@ -196,3 +199,26 @@ async def test_r6_a_take_over_reads_what_is_open_and_the_tail_and_not_the_histor
     short, long = await cost_behind(2, tmp_path / "short"), await cost_behind(12, tmp_path / "long")
     assert long == short
     assert (long["entries"], long["fences"]) == (2 * OPEN, 1)
+
+
+@pytest.mark.parametrize(("sent", "written"), [(5, False), (6, True)])
+async def test_a_long_tail_is_read_by_one_owner_alone(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sent: int, written: bool
+) -> None:
+    """Whoever reads it writes the footer that its dead predecessor could not: one crash after another reads no more."""
+    monkeypatch.setattr(take_over, "FOOTER_AFTER_ENTRIES", 5)
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    producer = await (await cluster.connect(node)).producer(path)
+    for number in range(sent):
+        await producer.send(str(number))
+    await node.crash()
+    gone = Delete(keys.OWNER, keys.prefix_end(keys.OWNER)), Delete(keys.broker("b1"))
+    await cluster.store.commit(Commit(deletes=gone))
+    node = await cluster.start("b2", settings=QUIET)
+    await until(lambda: path in node.broker.segments)
+    served = node.broker.segments[path]
+    covered, _ = await served.ledgers.last_footer()
+    assert covered == (served.last_confirmed if written else EARLIEST)
+    assert (await (await cluster.connect(node)).producer(path)).last == sent - 1
