@@ -74,7 +74,7 @@ async def test_whoever_leads_splits_what_is_loaded() -> None:
         await put(a, Put(keys.load(path), encode(load)))
         asked = asyncio.Event()
 
-        async def seal(*_: str) -> Seal:
+        async def seal(segment: str, change_id: str) -> Seal:
             asked.set()
             raise NotOwner("it is moving")
 
