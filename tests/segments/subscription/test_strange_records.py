@@ -1,4 +1,4 @@
-"""A subscription's record that cannot be read, or has a strange key: everything else goes on."""
+"""A subscription's record that cannot be read, has a strange key, or is gone: everything else goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.segments.log.test_housekeeping import QUIET
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import SubscriptionRecord
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock
 from txnwire.ids import Position
 
@@ -85,3 +85,24 @@ async def test_a_start_that_cannot_be_read_does_not_matter_once_a_position_is_st
     client = await cluster.connect(await cluster.start())
     consumer = await cluster.subscribe(client, segment, epoch=2)
     await consumer.wait("b")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_acks_that_a_deleted_subscription_has_left_are_decided_and_cleaned_up_by_the_next_owner(
+    memory_cluster: Cluster, committed: bool
+) -> None:
+    """▲ It must serve the segment all the same, and leave no op: its transaction would never be collected."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    _, consumer = await cluster.holding_abc(client, segment)
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await node.crash()
+    await cluster.store.commit(Commit(deletes=(Delete(keys.subscription(TOPIC.path, "sub")),)))
+    client = await cluster.connect(await cluster.start())
+    await (await client.reader(segment)).wait(*"abc")
+    assert len(await cluster.ops(txn)) == 1
+    await cluster.end(txn, "COMMITTED" if committed else "ABORTED")
+    await cluster.wait_no_ops(txn)
