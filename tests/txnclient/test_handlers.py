@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -110,3 +111,21 @@ async def test_a_loop_that_pauses_before_it_tries_again_stops_at_once() -> None:
         done = await running
         assert cluster.clock.monotonic() - began_s < 0.1
         assert (done.messages, done.again) == (0, 7)
+
+
+@virtual_time
+async def test_a_failure_of_the_handler_is_told_though_nobody_answers_the_abort() -> None:
+    """The transaction's own time is for errors that pass, behind which a stream goes on."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.ignore["end_txn"] = 100
+        server.deliver(LEFT, 0, b"value")
+
+        async def refuse(messages: Sequence[txnclient.Message[bytes]], txn: txnclient.Transaction) -> None:
+            raise ValueError(messages[0].value)
+
+        began_s = cluster.clock.monotonic()
+        with pytest.raises(ValueError, match="value"):
+            await txnclient.process_batches(consumer, refuse, txn_timeout=300.0)
+        assert cluster.clock.monotonic() - began_s < 60.0
+        server.ignore.clear()

@@ -10,7 +10,10 @@ import txnclient
 from tests.cluster import InProcessCluster
 from tests.waiting import until
 from txnclient import NextMessage, Positions, TopicPositions
+from txnclient.connection.topic_layout import TopicLayout
+from txnclient.consuming.places.positions import start_in
 from txnwire.ids import Position
+from txnwire.proto import txn_pb2 as pb
 
 TOPIC, OTHER = "topic://public/default/orders", "topic://public/default/invoices"
 PATH = "public/default/orders/0000-ffff-0"
@@ -111,6 +114,22 @@ async def test_over_a_split_what_came_of_a_named_segment_begins_at_its_beginning
             assert await consumer.receive_many(10, timeout=0.05) == []
         async with client.consumer(TOPIC, "third", start=only_children) as third:
             assert await values(third, len(rest)) == rest
+
+
+@pytest.mark.parametrize("named", [3, 4, 5, 6])
+def test_a_segment_of_which_any_far_descendant_is_named_is_passed(named: int) -> None:
+    """▲ Begun at its earliest, all of it would come again."""
+    wire = pb.Layout(topic=TOPIC, exists=True, epoch=3)
+    children = {0: (1, 2), 1: (3, 4), 2: (5, 6)}
+    for number in range(7):
+        wire.segments.add(
+            segment_id=number, path=f"public/default/orders/0-{number}", children=children.get(number, ())
+        )
+    layout = TopicLayout.from_wire(wire)
+    path = layout.segments[named].path
+    found = TopicPositions(1, 3, {path: NextMessage(Position(7, 8), 9)})
+    assert start_in(found, layout, layout.segments[0]) == pb.Start(segment=path, ledger_id=7, entry_id=8, index=9)
+    assert start_in(found, layout, layout.segments[1 if named > 4 else 2]) == pb.Start(earliest=True)
 
 
 async def test_positions_of_a_topic_that_was_deleted_and_made_again_are_refused(client: txnclient.Client) -> None:
