@@ -129,3 +129,25 @@ async def test_a_failure_of_the_handler_is_told_though_nobody_answers_the_abort(
             await txnclient.process_batches(consumer, refuse, txn_timeout=300.0)
         assert cluster.clock.monotonic() - began_s < 60.0
         server.ignore.clear()
+
+
+@virtual_time
+async def test_a_queue_gives_its_messages_back_though_nobody_answers_the_abort() -> None:
+    """Only a stream has to know that the transaction is over: the next messages of a key would overtake it."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        server.ignore["end_txn"] = 100
+        server.deliver(LEFT, 0, b"value")
+        failures = [txnclient.Overloaded("no room")]
+
+        async def work(messages: Sequence[txnclient.Message[bytes]], txn: txnclient.Transaction) -> None:
+            if failures:
+                raise failures.pop()
+
+        running = asyncio.create_task(
+            txnclient.process_batches(consumer, work, txn_timeout=300.0, patience=1000.0, max_messages=1)
+        )
+        await until(lambda: server.seen["nack"])
+        server.ignore.clear()
+        server.deliver(LEFT, 0, b"value", redelivery_count=1)
+        assert (await running).again == 1

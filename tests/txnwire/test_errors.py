@@ -71,15 +71,16 @@ def test_a_fenced_transaction_is_an_ended_one_and_a_timeout_is_python_s_too() ->
 def test_a_kept_error_is_raised_as_a_copy_that_says_the_same() -> None:
     kept = errors.Timeout("not done")
     kept.__cause__ = ValueError("why")
-    kept.add_note("and more")
+    for note in ("and more", "and the rest"):
+        kept.add_note(note)
     copies = [errors.again(kept) for _ in range(2)]
     for copy in copies:
         assert (type(copy), str(copy), copy.__cause__) == (errors.Timeout, "not done", kept.__cause__)
-        assert copy.__notes__ == ["and more"]
+        assert copy.__notes__ == ["and more", "and the rest"]
         copy.add_note("of this one alone")
         with pytest.raises(errors.Timeout):
             raise copy
-    assert kept.__notes__ == ["and more"]
+    assert kept.__notes__ == ["and more", "and the rest"]
     assert kept.__traceback__ is None
 
 
