@@ -83,7 +83,9 @@ async def test_a_controller_that_does_not_answer_keeps_no_producer_from_opening(
             server.hold["register_producer"] = asyncio.Event()
         else:
             server.refuse["register_producer"] = [Overloaded("later") for _ in range(3)]
+        began_s = cluster.clock.monotonic()
         async with client.producer(TOPIC) as producer:
+            assert cluster.clock.monotonic() - began_s < 5.0
             await producer.send(b"x")
             if how == "silent":
                 server.hold["register_producer"].set()
