@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,8 +23,10 @@ from txnclient.consuming.consumer import consumer_impl
 from txnclient.producing.producer import producer_impl
 from txnclient.reading.reader import reader_impl
 from txnclient.sync.bridge import Bridge
+from txnwire.snapshot import TopicBounds
 
 CALLS = 50
+TAKEN = txnclient.Snapshot(1, {TOPIC: TopicBounds(1, {})})
 
 
 class Things(NamedTuple):
@@ -34,6 +37,7 @@ class Things(NamedTuple):
     consumer: txnclient.Consumer
     queue: txnclient.Consumer
     reader: txnclient.Reader
+    watch: txnclient.Watch
     txn: txnclient.Transaction
     message: txnclient.Message
 
@@ -49,6 +53,7 @@ async def opened(client: txnclient.Client, server: ScriptedServer) -> Things:
         consumer,
         await client.consumer(TOPIC, "queue", type="queue"),
         await client.reader(TOPIC),
+        await client.watch(TAKEN),
         await client.begin(),
         message,
     )
@@ -58,8 +63,8 @@ async def _sync(call: Callable[[], object]) -> None:
     call()
 
 
-async def _block(client: txnclient.Client) -> None:
-    async with client.transaction():
+async def _block(block: AbstractAsyncContextManager[object]) -> None:
+    async with block:
         pass
 
 
@@ -67,7 +72,7 @@ CALLS_OF_ALL: dict[str, Callable[[Things], Awaitable[object]]] = {
     "client.begin": lambda on: on.client.begin(),
     "client.begin(name)": lambda on: on.client.begin(name="n"),
     "client.attach": lambda on: on.client.attach(on.txn.id, name="n"),
-    "client.transaction": lambda on: _block(on.client),
+    "client.transaction": lambda on: _block(on.client.transaction()),
     "client.producer": lambda on: on.client.producer(TOPIC),
     "client.consumer": lambda on: on.client.consumer(TOPIC, "s"),
     "client.reader": lambda on: on.client.reader(TOPIC),
@@ -90,6 +95,9 @@ CALLS_OF_ALL: dict[str, Callable[[Things], Awaitable[object]]] = {
     "client.scan_entries": lambda on: _sync(
         lambda: on.client.scan_entries(SEGMENTS[0], after=on.message.position, end=on.message.position)
     ),
+    "client.watch": lambda on: on.client.watch(TAKEN),
+    "client.lag": lambda on: on.client.lag(TOPIC, "s"),
+    "client.positions_before": lambda on: on.client.positions_before(TOPIC, 1),
     "client.close": lambda on: on.client.close(),
     "producer.send": lambda on: on.producer.send(b"x"),
     "producer.send_nowait": lambda on: _sync(lambda: on.producer.send_nowait(b"x")),
@@ -104,15 +112,27 @@ CALLS_OF_ALL: dict[str, Callable[[Things], Awaitable[object]]] = {
     "consumer.ack_nowait": lambda on: _sync(lambda: consumer_impl(on.consumer).ack_nowait(on.message)),
     "consumer.ack_cumulative": lambda on: on.consumer.ack_cumulative(on.message),
     "consumer.nack": lambda on: on.queue.nack(on.message),
+    "consumer.transaction": lambda on: _block(on.consumer.transaction(on.message)),
+    "consumer.lag": lambda on: on.consumer.lag(),
+    "consumer.positions": lambda on: on.consumer.positions(),
+    "consumer.pause": lambda on: _sync(lambda: on.consumer.pause()),
+    "consumer.resume": lambda on: _sync(lambda: on.consumer.resume()),
+    "consumer.unsubscribe": lambda on: on.consumer.unsubscribe(),
     "consumer.seek": lambda on: on.consumer.seek("earliest"),
     "consumer.rewind": lambda on: _sync(lambda: on.consumer.rewind()),
     "consumer.close": lambda on: on.consumer.close(),
     "reader.receive": lambda on: on.reader.receive(),
     "reader.receive_many": lambda on: on.reader.receive_many(2),
     "reader.__anext__": lambda on: on.reader.__anext__(),
+    "reader.positions": lambda on: _sync(lambda: on.reader.positions()),
+    "reader.seek": lambda on: on.reader.seek("earliest"),
     "reader.close": lambda on: on.reader.close(),
+    "watch.move": lambda on: on.watch.move(TAKEN),
+    "watch.wait": lambda on: on.watch.wait(1.0),
+    "watch.close": lambda on: on.watch.close(),
     "txn.commit": lambda on: on.txn.commit(),
     "txn.abort": lambda on: on.txn.abort(),
+    "txn.leave": lambda on: on.txn.leave(),
     "txn.flush": lambda on: on.txn.flush(),
     "process": lambda on: txnclient.process(on.consumer, lambda message: None),
     "process_batches": lambda on: txnclient.process_batches(on.consumer, lambda messages, txn: None),
@@ -361,8 +381,12 @@ async def test_c6_failed_and_closed_things_let_the_loop_live() -> None:
             await thing.close()  # type: ignore[attr-defined]
         await client.close()
         for name, call_closed in CALLS_OF_ALL.items():
-            if name.split(".")[0] in ("producer", "consumer", "reader", "client") and not name.endswith(
-                (".close", "__anext__", "nowait", "rewind", "flush", "_entries", "receive_batch")
+            if (
+                name.split(".")[0] in ("producer", "consumer", "reader", "client")
+                and not name.endswith(
+                    (".close", "__anext__", "nowait", "rewind", "flush", "_entries", "receive_batch", "pause", "resume")
+                )
+                and name not in ("reader.positions", "consumer.unsubscribe")
             ):
                 quick = name.replace("receive", "").endswith(".") or name.endswith("_many")
                 errors = await called_on(
