@@ -113,6 +113,42 @@ async def test_a_loop_that_pauses_before_it_tries_again_stops_at_once() -> None:
         assert (done.messages, done.again) == (0, 7)
 
 
+@pytest.mark.parametrize(("type", "transactions"), [("stream", 1), ("queue", 2)])
+@virtual_time
+async def test_a_queue_s_first_batch_is_one_message_and_a_stream_s_is_all_there_is(
+    type: str, transactions: int
+) -> None:
+    """Who else could work on a queue's messages gets none of those in a batch, however long each of them takes."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type=type)
+        server.deliver(LEFT, 0, *[b"value"] * 10)
+        await until(lambda: consumer_impl(consumer).has_buffered)
+        done = await txnclient.process(consumer, lambda _: None, max_messages=10)
+        assert (done.messages, done.transactions) == (10, transactions)
+
+
+@virtual_time
+async def test_what_gathers_while_commits_are_under_way_stays_about_the_bytes_of_a_batch() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        committing = server.hold["end_txn"] = asyncio.Event()
+        batches: list[int] = []
+
+        async def work(messages: Sequence[txnclient.Message[bytes]], txn: txnclient.Transaction) -> None:
+            batches.append(len(messages))
+
+        running = asyncio.create_task(
+            txnclient.process_batches(consumer, work, linger_ms=100.0, batch_bytes=1000, max_messages=5)
+        )
+        for entry_id in range(5):
+            server.deliver(LEFT, entry_id, bytes(600))
+            await asyncio.sleep(0.01)
+        await until(lambda: sum(batches) == 5)
+        committing.set()
+        await running
+        assert batches == [1, 2, 2]
+
+
 @virtual_time
 async def test_a_failure_of_the_handler_is_told_though_nobody_answers_the_abort() -> None:
     """The transaction's own time is for errors that pass, behind which a stream goes on."""

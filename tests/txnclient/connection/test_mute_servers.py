@@ -24,6 +24,7 @@ KNOWN_HERE = (
     "client.describe_topic",
     "client.read_entries",
     "client.scan_entries",
+    "client.watch",
     "client.close",
     "producer.send_nowait",
     "producer.flush",
@@ -34,17 +35,27 @@ KNOWN_HERE = (
     "consumer.__anext__",
     "consumer.ack_nowait",
     "consumer.nack",
+    "consumer.pause",
+    "consumer.resume",
     "consumer.rewind",
     "consumer.close",
+    "reader.positions",
+    "reader.seek",
     "reader.close",
+    "watch.move",
+    "watch.wait",
+    "watch.close",
     "txn.flush",
 )
 """They ask nobody, or tell without waiting; and a message is here already."""
 PATIENT = ("reader.__anext__", "reader.receive", "reader.receive_many", "process", "process_batches")
 """They wait for messages for as long as it takes."""
 
+REFUSED = ("txn.leave",)
+"""Of a transaction without a name."""
 
-@pytest.mark.parametrize("name", [name for name in CALLS_OF_ALL if name not in PATIENT])
+
+@pytest.mark.parametrize("name", [name for name in CALLS_OF_ALL if name not in PATIENT + REFUSED])
 @virtual_time
 async def test_c6_a_call_to_mute_servers_is_given_up_in_time(name: str) -> None:
     async with connected(timeout=TIMEOUT_S) as (cluster, client):

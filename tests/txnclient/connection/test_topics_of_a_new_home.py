@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -58,6 +59,23 @@ async def test_a_topic_asked_for_while_the_next_home_is_asked_for_others_is_foll
         await client.describe_topic(TOPIC)
         held.set()
         await until(lambda: client._directory.home().address != home.address)  # type: ignore[union-attr]
+        await _hears_of_a_split(cluster, client, home)
+
+
+@virtual_time
+async def test_all_topics_are_followed_at_the_next_home() -> None:
+    async with connected(*ADDRESSES, timeout=10.0) as (cluster, client):
+        home = _owning_home(cluster)
+        topics = ["topic://public/default/one", TOPIC, "topic://public/default/two"]
+        for topic in topics:
+            with suppress(txnclient.TopicNotFound):
+                await client.describe_topic(topic)
+        for server in cluster.servers.values():
+            server.commands.clear()
+        await home.cut()
+        await asyncio.sleep(1.0)
+        asked = [one.watch_layout.topic for server in cluster.servers.values() for one in server.commands]
+        assert sorted(filter(None, asked)) == sorted(topics)
         await _hears_of_a_split(cluster, client, home)
 
 

@@ -45,6 +45,22 @@ async def test_acks_of_different_transactions_leave_apart_and_name_them() -> Non
         await txn.commit()
 
 
+@pytest.mark.parametrize("commits", [True, False])
+@virtual_time
+async def test_a_stream_starts_over_behind_an_abort_of_its_acks_and_not_behind_a_commit(commits: bool) -> None:
+    """▲ Else what the application has received and works on would come a second time after each commit."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"a", b"b")
+        first = await consumer.receive()
+        before = server.seen["subscribe"]
+        txn = await client.begin()
+        await consumer.ack(first, txn=txn)
+        await (txn.commit() if commits else txn.abort())
+        await asyncio.sleep(1.0)
+        assert server.seen["subscribe"] == before + (not commits)
+
+
 @virtual_time
 async def test_an_abort_that_withdraws_the_last_acks_lets_a_segment_be_left_at_once() -> None:
     async with connected() as (cluster, client):

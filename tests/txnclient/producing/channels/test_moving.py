@@ -94,6 +94,23 @@ def test_messages_are_grouped_by_where_they_go_and_those_without_a_key_stay_toge
     assert Routes(shown(first())).groups([b"a", b"b"]) == [(shown(first()).segments[0], None)]
 
 
+@settings(deadline=None)
+@given(st.lists(st.none() | st.sampled_from(KEYS), min_size=1, max_size=20), st.booleans(), st.booleans())
+def test_s11_messages_sent_together_queue_behind_a_sealed_segment_as_each_alone_would(
+    keys: list[bytes | None], merged: bool, answered: bool
+) -> None:
+    """▲ Grouped by the new layout, they would overtake what is in doubt."""
+    routes = routes_over(first(2), 0, then=first(2).merge(0, 1) if merged else first(2).split(0))
+    if answered:
+        routes.left(routes.leaving[0])
+    found: dict[int, SegmentInfo | None] = {}
+    for segment, indexes in routes.groups(keys):
+        found.update(dict.fromkeys(range(len(keys)) if indexes is None else indexes, segment))
+    assert sorted(found) == [*range(len(keys))]
+    for index, key in enumerate(keys):
+        assert found[index] == (None if key is None else routes.segment_of_hash(hash_key(key)))
+
+
 def test_a_segment_that_the_layout_has_forgotten_is_gone_and_leaving() -> None:
     before = first()
     routes = routes_over(before, 0, then=before.split(0))
