@@ -251,3 +251,21 @@ def test_every_error_of_the_face_is_there() -> None:
         assert issubclass(error, txnclient.TxnError)
         assert all(isinstance(getattr(error, flag), bool) for flag in ("retriable", "fatal", "requires_abort"))
     assert issubclass(txnclient.Timeout, TimeoutError)
+
+
+@virtual_time
+async def test_connecting_where_the_client_is_refused_says_why_at_once() -> None:
+    cluster = Cluster()
+    await cluster.start("broker:1")
+    cluster.servers["broker:1"].refuse["watch_cluster"] = [txnclient.InvalidArgument("too old") for _ in range(100)]
+    before = cluster.clock.monotonic()
+    with pytest.raises(txnclient.InvalidArgument, match="too old"):
+        await connect(cluster, "txn://broker:1", timeout=30.0)
+    assert cluster.clock.monotonic() - before < 5.0
+    await cluster.stop()
+
+
+@virtual_time
+async def test_a_client_without_a_transaction_key_has_no_epoch_of_one() -> None:
+    async with connected() as (_, client):
+        assert (client.transaction_key, client.key_epoch) == (None, None)

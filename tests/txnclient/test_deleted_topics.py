@@ -10,7 +10,7 @@ import pytest
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
-from txnwire.errors import TopicNotFound
+from txnwire.errors import NotOwner, TopicNotFound
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -99,6 +99,24 @@ async def test_a_consumer_is_told_that_its_own_topic_was_deleted(through: int, l
             tell_absent(cluster, through=through)
             with pytest.raises(TopicNotFound):
                 await consumer.receive(timeout=5.0)
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@virtual_time
+async def test_a_numbered_producer_is_told_that_its_topic_goes_while_it_asks_for_its_name(made_again: bool) -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        cluster.life = 7
+        server.refuse["take_name"] = [NotOwner("not here yet") for _ in range(100)]
+        opening = asyncio.ensure_future(client.producer(TOPIC, name="importer", sequence_id=-1).__aenter__())
+        await until(lambda: server.seen["take_name"] > len(SEGMENTS))
+        if made_again:
+            cluster.make_again()
+            cluster.announce()
+        else:
+            tell_absent(cluster, through=cluster.revision)
+        with pytest.raises(TopicNotFound, match="was deleted"):
+            await asyncio.wait_for(opening, 5.0)
 
 
 def tell_absent(cluster: Cluster, *, through: int) -> None:

@@ -195,3 +195,17 @@ async def test_a_consumer_that_the_controller_does_not_know_joins_again() -> Non
         assert consumer.segments == list(SEGMENTS)
         server.assign(LEFT)
         await until(lambda: consumer.segments == [LEFT])
+
+
+@virtual_time
+async def test_a_closed_consumer_has_left_all_its_topics() -> None:
+    """▲ Or who closes it and deletes its subscription would be told that a consumer is there."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.hold["leave_subscription"] = asyncio.Event()
+        closing = asyncio.create_task(consumer.close())
+        await until(lambda: server.seen["leave_subscription"])
+        await asyncio.sleep(1.0)
+        assert not closing.done()
+        server.hold["leave_subscription"].set()
+        await closing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -122,9 +123,12 @@ def test_what_is_no_segment_of_the_topics_is_refused_and_nothing_is_paused() -> 
     assert paused(pauses) == [LEFT]
 
 
-async def test_nothing_of_a_paused_segment_is_handed_out_not_even_what_is_there(client: txnclient.Client) -> None:
+@pytest.mark.parametrize("type", ["stream", "queue"])
+async def test_nothing_of_a_paused_segment_is_handed_out_not_even_what_is_there(
+    client: txnclient.Client, type: Literal["stream", "queue"]
+) -> None:
     await client.create_topic(TOPIC, segments=2)
-    async with client.consumer(TOPIC, "s") as consumer, client.producer(TOPIC) as producer:
+    async with client.consumer(TOPIC, "s", type=type) as consumer, client.producer(TOPIC) as producer:
         await producer.send_many([(f"k{number}", b"v") for number in range(100)])
         await until(lambda: len(consumer.segments) == 2 and consumer._impl.has_buffered)
         await until(lambda: all(feed.buffered for feed in consumer._impl._feeds.values()))

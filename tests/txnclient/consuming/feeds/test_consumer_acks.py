@@ -59,6 +59,11 @@ async def test_a_stream_starts_over_behind_an_abort_of_its_acks_and_not_behind_a
         await (txn.commit() if commits else txn.abort())
         await asyncio.sleep(1.0)
         assert server.seen["subscribe"] == before + (not commits)
+        await server.cut()
+        await until(lambda: server.seen["subscribe"] == before + (not commits) + 2)
+        asked = [command.subscribe for command in server.commands if command.HasField("subscribe")]
+        told = [False] * before + [True] * (not commits) + [False] * 2
+        assert [one.after_abort for one in asked] == told, "a lost connection gives nothing back"
 
 
 @virtual_time

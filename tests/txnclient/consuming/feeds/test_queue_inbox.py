@@ -222,3 +222,13 @@ def test_many_messages_of_one_entry_are_given_back_together() -> None:
     inbox._held = asked = Asked(inbox._held)
     assert inbox.give_back(messages) == {Position(1, 0): all_bits(1000)}
     assert asked.times == 1
+
+
+def test_who_shared_the_queue_has_its_whole_window_again_behind_a_lost_connection() -> None:
+    """Whether it shares is the next broker's word."""
+    inbox = QueueInbox(100)
+    assert inbox.attached() == 100
+    inbox.told_sharing(1)
+    assert inbox.grant_anew() < 100
+    inbox.detached()
+    assert inbox.attached() == 100

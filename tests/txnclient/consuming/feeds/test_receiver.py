@@ -11,6 +11,23 @@ from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.feeds.receiver import Receiver
 
 
+class Messages:
+    """A feed that has so many messages, and gives one at a time."""
+
+    paused = False
+
+    def __init__(self, value: str, count: int) -> None:
+        self._value = value
+        self.buffered = count
+
+    def take(self, at_most: int) -> list[Any]:
+        self.buffered -= 1
+        return [self._value]
+
+    def resume(self) -> None:
+        pass
+
+
 class OneMessage:
     """A feed that has one message; counts how often it is asked whether it has one."""
 
@@ -45,3 +62,19 @@ async def test_a_call_looks_at_no_more_feeds_than_it_may_take_from() -> None:
         assert len(receiver.take(10)) == 10
         assert sum(feed.looks > 0 for feed in feeds) == 10
         assert len(receiver.take(2000)) == 990
+
+
+@virtual_time
+async def test_a_call_goes_on_with_the_next_feed_once_the_one_that_it_took_from_is_empty() -> None:
+    """▲ Not with the one that an earlier call took from: it has just had its turn."""
+    async with connected() as (cluster, client):
+        _, consumer = await attached(cluster, client)
+        receiver = Receiver(consumer_impl(consumer).session, "test")
+        many, one, other = Messages("many", 3), Messages("one", 1), Messages("other", 1)
+        for feed in (many, one, other):
+            receiver.ready(feed)
+        assert receiver.take(1) == ["many"]
+        assert receiver.take(1, of=2) == ["one"]
+        assert receiver.take_on(1) == ["other"]
+        assert receiver.take(1) == ["many"]
+        assert receiver.take_on(1) == ["many"]

@@ -347,6 +347,29 @@ async def test_s11_an_abort_of_all_that_was_in_doubt_lets_the_children_go() -> N
         assert all(isinstance(one.exception(), txnclient.InvalidTxnState) for one in doubtful)
 
 
+@virtual_time
+async def test_s2_what_was_in_doubt_and_is_not_stored_ends_while_its_abort_is_under_way() -> None:
+    """▲ Nobody sends it again, so whoever waits for it would wait for ever."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC)
+        txn = await client.begin()
+        server.stall_sends = True
+        doubtful = send_all(producer, round_of("a", LOW), txn)
+        await until(lambda: server.seen["send"] == 1)
+        server.hold["end_txn"] = asyncio.Event()
+        aborting = asyncio.create_task(txn.abort())
+        await until(lambda: server.seen["end_txn"])
+        assert not any(one.done() for one in doubtful)
+        server.drop_stalled()
+        cluster.seal(0)
+        cluster.split(0)
+        await until(lambda: all(one.done() for one in doubtful), within_s=3.0)
+        assert all(isinstance(one.exception(), txnclient.InvalidTxnState) for one in doubtful)
+        server.hold["end_txn"].set()
+        await aborting
+
+
 # ---- the rest of a producer's life ----------------------------------------------------------------------------------
 
 

@@ -190,6 +190,17 @@ async def test_c4_a_bulk_send_is_done_once_all_segments_have_answered() -> None:
 
 
 @virtual_time
+async def test_a_producer_that_closes_is_closed_at_each_segment() -> None:
+    """▲ A broker keeps one that it believes open for as long as the connection lives."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        async with client.producer(TOPIC) as producer:
+            await producer.send_many([(key, b"x") for key in BOTH])
+            assert server.seen["open_producer"] == len(SEGMENTS)
+        await until(lambda: server.seen["close_producer"] == len(SEGMENTS))
+
+
+@virtual_time
 async def test_what_was_sent_without_a_key_leaves_nothing_of_its_transaction_behind() -> None:
     async with connected() as (_, client):
         producer = await client.producer(TOPIC)
