@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -84,3 +85,23 @@ async def test_who_leaves_by_itself_comes_back_at_once_however_often() -> None:
             consumer.rewind()  # ▲ the second finds nothing to leave
             await asyncio.sleep(0.01)
         assert server.seen["subscribe"] == before + 20 * len(SEGMENTS)
+
+
+@pytest.mark.parametrize("how", ["stream", "queue"])
+@virtual_time
+async def test_who_attaches_again_and_again_over_one_connection_leaves_nothing_there(
+    how: Literal["stream", "queue"],
+) -> None:
+    """▲ A connection lives for weeks, and its end would detach what has long been attached elsewhere."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "sub", type=how)
+        await attached(server)
+        link = client._directory.home()
+        assert link is not None
+        before, kept = server.seen["subscribe"], (len(link._lost_listeners), len(link.consumers))
+        for _ in range(5):
+            consumer.rewind()
+            await asyncio.sleep(0.1)
+        assert server.seen["subscribe"] == before + 5 * len(SEGMENTS)
+        assert (len(link._lost_listeners), len(link.consumers)) == kept

@@ -91,6 +91,18 @@ async def test_a_loop_whose_consumer_is_closed_by_its_handler_does_not_commit_wh
         assert list(cluster.states.values()) == ["ABORTED"]
 
 
+@virtual_time
+async def test_a_closed_consumer_begins_no_transaction_for_messages_that_it_cannot_ack() -> None:
+    async with consuming() as (cluster, _, consumer):
+        server_of(cluster).deliver(LEFT, 0, b"a")
+        message = await consumer.receive(1.0)
+        await consumer.close()
+        with pytest.raises(txnclient.InvalidArgument, match="is closed"):
+            async with consumer.transaction(message):
+                pass
+        assert cluster.states == {}
+
+
 async def _gone(server: ScriptedServer) -> None:
     """The client is there still, so nobody else would tell the controller and the brokers."""
     await until(lambda: not server.consumers and server.seen["leave_subscription"] == 1, within_s=5.0)

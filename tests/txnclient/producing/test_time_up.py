@@ -111,3 +111,13 @@ async def test_what_was_not_opened_in_time_is_closed() -> None:
                 await producer.send(b"1", key="k")
         (opened,) = [one.open_producer.producer_id for one in server.commands if one.HasField("open_producer")]
         await until(lambda: server.closed_producers == [opened])
+
+
+@virtual_time
+async def test_c6_a_numbered_producer_whose_name_no_segment_gives_in_time_is_told() -> None:
+    async with connected(timeout=5.0) as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.refuse["take_name"] = [txnclient.NotOwner("not here yet") for _ in range(1000)]
+        with pytest.raises(txnclient.Timeout, match=r"taking the name of producer importer: segment://.* not here yet"):
+            async with asyncio.timeout(60.0):
+                await client.producer(TOPIC, name="importer", sequence_id=-1)
