@@ -86,6 +86,27 @@ async def test_an_abort_that_withdraws_the_last_acks_lets_a_segment_be_left_at_o
 
 
 @virtual_time
+async def test_a_segment_that_is_left_while_an_ack_is_under_way_hands_out_nothing_more() -> None:
+    """▲ Its next holder gets all that was not acked: here it would be worked on a second time, out of order."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"a", b"b")
+        message = await consumer.receive()
+        server.hold["ack"] = asyncio.Event()
+        acking = asyncio.create_task(consumer.ack(message))
+        await until(lambda: server.seen["ack"])
+        server.assign(RIGHT)
+        await until(lambda: consumer.segments == [RIGHT])
+        server.deliver(LEFT, 1, b"c")
+        with pytest.raises(txnclient.Timeout):
+            await consumer.receive(timeout=1.0)
+        server.hold["ack"].set()
+        await acking
+        with pytest.raises(txnclient.Timeout):
+            await consumer.receive(timeout=1.0)
+
+
+@virtual_time
 async def test_very_many_acks_leave_in_several_commands() -> None:
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client, prefetch=20_000)

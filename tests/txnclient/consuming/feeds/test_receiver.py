@@ -69,7 +69,7 @@ async def test_a_call_goes_on_with_the_next_feed_once_the_one_that_it_took_from_
     """▲ Not with the one that an earlier call took from: it has just had its turn."""
     async with connected() as (cluster, client):
         _, consumer = await attached(cluster, client)
-        receiver = Receiver(consumer_impl(consumer).session, "test")
+        receiver: Any = Receiver(consumer_impl(consumer).session, "test")
         many, one, other = Messages("many", 3), Messages("one", 1), Messages("other", 1)
         for feed in (many, one, other):
             receiver.ready(feed)
