@@ -81,6 +81,10 @@ WRONG: dict[str, Call] = {
         client.begin(name="job/2", timeout=float("nan"))
     ),
     "a transaction name is text, not int": lambda client, producer, consumer, txn: client.begin(name=5),  # type: ignore[arg-type]
+    "writer_id is a positive 64-bit number, not '7'": lambda client, producer, consumer, txn: client.begin(
+        name="job/3",
+        writer_id="7",  # type: ignore[arg-type]
+    ),
     "'x' is no writer id": lambda client, producer, consumer, txn: txn.commit(writers=["x"]),
     "writers is a list of writer ids, not 5": lambda client, producer, consumer, txn: txn.commit(writers=5),
     r"\[1\] is no writer id": lambda client, producer, consumer, txn: txn.commit(writers=[[1]]),

@@ -49,13 +49,14 @@ async def test_a_registration_follows_the_controller_and_its_connection() -> Non
 async def test_registrations_that_come_and_go_leave_nothing_behind() -> None:
     """A client may open a producer for each message."""
     async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
+        server, link = cluster.servers["broker:1"], client._directory.home()
+        assert link is not None
         listeners = []
         for _ in range(5):
             async with client.producer(TOPIC):
                 await until(lambda: server.registered)
             await until(lambda: not server.registered)
-            listeners.append(len(client._directory._listeners))
+            listeners.append((len(client._directory._listeners), len(link._lost_listeners)))
         assert listeners[1:] == listeners[:1] * 4
 
 

@@ -209,3 +209,17 @@ async def test_a_closed_consumer_has_left_all_its_topics() -> None:
         assert not closing.done()
         server.hold["leave_subscription"].set()
         await closing
+
+
+@virtual_time
+async def test_a_consumer_that_no_controller_takes_in_again_asks_at_its_leisure() -> None:
+    """▲ Very many ask, just after a change of controllers."""
+    async with connected() as (cluster, client):
+        server, _ = await attached(cluster, client)
+        server.refuse["join_subscription"] = [txnclient.NotOwner("not elected") for _ in range(1000)]
+        await server.cut()
+        before = server.seen["join_subscription"]
+        await asyncio.sleep(30.0)
+        assert 10 < server.seen["join_subscription"] - before < 80
+        server.refuse.clear()
+        await until(lambda: len(server.members) == 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import Cluster, connected
@@ -46,11 +48,14 @@ async def test_a_transaction_whose_begin_was_the_last_answer_of_its_connection_i
         await until(lambda: [txn.id] in server.announced, within_s=5.0)
 
 
+@pytest.mark.parametrize("moved", [0, 1])
 @virtual_time
-async def test_open_transactions_are_announced_where_their_tcid_has_moved() -> None:
+async def test_open_transactions_are_announced_where_their_tcid_has_moved(moved: int) -> None:
     async with connected("broker:1", "broker:2") as (cluster, client):
         txns = [await client.begin() for _ in range(2)]
-        cluster.coordinators = {0: "broker:2", 1: "broker:1"}
+        assert sorted(txn.id.tcid for txn in txns) == [0, 1]
+        await asyncio.sleep(1.0)
+        cluster.coordinators = {moved: "broker:2", 1 - moved: "broker:1"}
         cluster.announce()
         second = cluster.servers["broker:2"]
         await until(lambda: sorted(txn.id for txn in txns) in [sorted(ids) for ids in second.announced])

@@ -39,9 +39,14 @@ async def test_acks_of_different_transactions_leave_apart_and_name_them() -> Non
         server, consumer = await attached(cluster, client)
         server.deliver(LEFT, 0, b"a", b"b")
         first, second = await consumer.receive(), await consumer.receive()
+        cluster.coordinators = {3: "broker:1"}
+        cluster.announce()
+        await until(lambda: client._directory.coordinator_address(3))
         txn = await client.begin()
+        assert txn.id.most_bits
         await asyncio.gather(consumer.ack(first), consumer.ack([second], txn=txn))
-        assert sorted(ack.txnid_least_bits for ack in acks(server)) == [0, txn.id.least_bits]
+        named = sorted((ack.txnid_most_bits, ack.txnid_least_bits) for ack in acks(server))
+        assert named == [(0, 0), (txn.id.most_bits, txn.id.least_bits)]
         await txn.commit()
 
 
