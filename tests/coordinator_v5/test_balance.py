@@ -80,6 +80,11 @@ def settled(tcids: int, members: list[str], held: dict[int, str]) -> dict[int, s
     return held
 
 
+def test_each_free_id_goes_to_who_lacks_most() -> None:
+    held = {0: "a"}
+    assert [share(4, ["a", "b"], held, me) for me in ("a", "b")] == [Share([2], []), Share([1, 3], [])]
+
+
 def test_who_is_no_member_takes_nothing() -> None:
     assert share(4, ["a"], {}, "b") == Share([], [])
     assert share(4, [], {}, "b") == Share([], [])

@@ -137,6 +137,21 @@ async def test_an_id_of_another_process_is_not_given_up() -> None:
 
 
 @virtual_time
+async def test_an_id_on_another_lease_of_its_name_is_not_given_up() -> None:
+    """▲ A process ends only its own: a namesake may serve this one."""
+    etcd = fresh_etcd()
+    async with holding(etcd) as held:
+        lease, _ = etcd.grant(30)
+        await held.ownership.heard(WatchBatch(etcd.mvcc.revision + 1, (), resync=True))
+        assert held.mine == {}
+        etcd.mvcc.commit([Commit(puts=(Put(keys.tc(0), records.encode(ME), lease),))])
+        await asyncio.sleep(5)
+        record = etcd.mvcc.get(keys.tc(0))
+        assert record is not None
+        assert record.lease == lease
+
+
+@virtual_time
 async def test_others_have_their_turn_between_the_losses_of_ids() -> None:
     """Each of them may have thousands of transactions open; a lease that ends takes all of them at once."""
     etcd = fresh_etcd()

@@ -407,6 +407,22 @@ def test_ops_go_once_what_they_acked_is_stored_though_others_go_on_acking() -> N
     assert all(loaded.acked(Position(1, n)) & (1 << 5_000) - 1 == (1 << 5_000) - 1 for n in range(1, 701))
 
 
+def test_a_large_cursor_is_stored_though_others_go_on_acking_outside_transactions() -> None:
+    """▲ Else the end of it would wait for as long as more is acked before it than one commit stores."""
+    acks = Acks()
+    acks.pending.ack([AckPosition(Position(1, n), 10_000, (1 << 5_000) - 1) for n in range(1, 701)])
+    stored: dict[bytes, bytes] = {}
+    for step in range(30):
+        plan = acks.target.plan(100.0 + step)
+        assert plan is not None
+        acks.pending.ack([AckPosition(Position(1, n), 10_000, 1 << 6_000 + step) for n in range(1, 701, 20)])
+        stored.update((put.key, put.value) for put in plan.commit.puts)
+        acks.settle(plan, revision=50 + step)
+    found = [KeyValue(key, value, 1, 50, 50) for key, value in stored.items()]
+    loaded = Cursor.load(LedgerLengths({1: 1_000_000}), EARLIEST, found)
+    assert all(loaded.acked(Position(1, n)) & (1 << 5_000) - 1 == (1 << 5_000) - 1 for n in range(1, 701))
+
+
 def test_p6_ops_of_acks_that_came_amid_a_large_cursor_stay_until_those_are_stored() -> None:
     """▲ A cursor that takes several commits is stored as it was when the first one left: what is acked since is in none
     of them, and would be lost by a crash behind the last."""

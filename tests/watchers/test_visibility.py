@@ -380,3 +380,11 @@ def test_r3_what_a_sidecar_holds_is_aborted_until_its_ledger_is_trimmed() -> Non
     buffer.trimmed(Position(3, 0))
     assert not buffer.is_aborted(TxnId(1, 4), 0)
     assert buffer.statistics().aborted == 0
+
+
+def test_r3_what_the_sidecars_of_several_ledgers_hold_is_forgotten_as_they_are_trimmed_together() -> None:
+    buffer = fresh()
+    for ledger_id in (1, 2, 3):
+        buffer.in_sidecar(ledger_id, {(TxnId(1, ledger_id), None): Position(ledger_id, 5)})
+    buffer.trimmed(Position(3, 0))
+    assert list(buffer.aborted_records()) == [(TxnId(1, 3), None)]

@@ -380,6 +380,8 @@ async def test_holders_are_counted_where_their_coordinator_id_is_now() -> None:
     await until(lambda: len(other.coordinator.owned_tcids) == 4)
     kept = [f"k{tcid}" for tcid in one.coordinator.owned_tcids]
     assert sorted(held.key for held in one.coordinator.statistics().held_keys) == kept
+    epochs = {f"k{tcid}": one.coordinator.key_epoch_held("anonymous", f"k{tcid}") for tcid in range(8)}
+    assert epochs == {f"k{tcid}": 0 if f"k{tcid}" in kept else None for tcid in range(8)}
     for tcid in other.coordinator.owned_tcids:  # as clients do, over another connection
         await other.coordinator.connect_key(
             tcid, key=f"k{tcid}", epoch=-1, attempt=b"a", connection=Connection(f"client-{tcid}")
