@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import COMMITTED, Header, decode
 from txnstore.store import KeyValue
 from txnstore.writes.transitions import RecordedDecision
-from txnwire.errors import InvalidTxnState, TxnError
+from txnwire.errors import InvalidTxnState, NotOwner, TxnError
 from txnwire.ids import TxnId
 
 SIXTEEN = CoordinatorSettings(tcids=16, client_grace_s=3.0, header_retention_s=60.0)
@@ -142,6 +143,28 @@ async def test_a_coordinator_that_restarts_at_once_gets_its_own_back_and_nothing
     assert len(moved) == len(before["two"])
     for process in processes.values():
         await process.close()
+
+
+@virtual_time
+async def test_a_coordinator_with_a_defect_leaves_its_ids_to_others_at_once() -> None:
+    etcd = fresh_etcd()
+    one = await Process(etcd, "one", SIXTEEN).start()
+    other = await Process(etcd, "two", SIXTEEN).start()
+    await until(lambda: counts(one, other) == [8, 8])
+    tcid = one.coordinator.owned_tcids[0]
+
+    async def defect() -> int:
+        raise ZeroDivisionError
+
+    one.coordinator._collector.collect = defect  # type: ignore[method-assign]
+    took_s = await until(lambda: counts(one, other) == [0, 16])
+    assert took_s < SIXTEEN.lease_ttl_s / 2
+    with pytest.raises(NotOwner):
+        await one.coordinator.begin(tcid)
+    await asyncio.sleep(2 * SIXTEEN.lease_ttl_s)
+    assert counts(one, other) == [0, 16]
+    await one.close()
+    await other.close()
 
 
 @virtual_time

@@ -63,6 +63,19 @@ def record(etcd: MemoryEtcd, key: bytes) -> KeyValue:
     return found
 
 
+class Broken:
+    """A backend whose renewals end by a defect."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
+
+    async def keep_alive(self, lease_id: int) -> float:
+        raise ZeroDivisionError(f"lease {lease_id}")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
 class Busy:
     """A backend that refuses some renewals and reads, being overloaded."""
 

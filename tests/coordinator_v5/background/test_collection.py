@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -137,18 +138,19 @@ async def test_what_others_refuse_again_and_again_by_raising_the_horizon_is_coll
     etcd = fresh_etcd()
     process = await Process(etcd, "one").start()
     decided = await run_transactions(process, 20)
-    send, raised = process.store.commit, list[int]()
+    send, raised_at = process.store.commit, list[float]()
 
     async def overtaken(commit: Commit, **options: Any) -> CommitVerdict:
-        if len(raised) < 3 and any(put.key == keys.GC_HORIZON for put in commit.puts):
-            raised.append(len(raised) + 1)
-            horizon = records.encode(GcHorizon(revision=raised[-1]))
+        if len(raised_at) < 9 and any(put.key == keys.GC_HORIZON for put in commit.puts):
+            raised_at.append(process.clock.monotonic())
+            horizon = records.encode(GcHorizon(revision=len(raised_at)))
             etcd.mvcc.commit([Commit(puts=(Put(keys.GC_HORIZON, horizon),))])
         return await send(commit, **options)
 
     process.store.commit = overtaken  # type: ignore[method-assign]
     await until(lambda: not headers(etcd), within_s=75)
-    assert raised == [1, 2, 3]
+    rests = [after - before for before, after in pairwise(raised_at)]
+    assert [rest >= ONE_TCID.collect_every_s for rest in rests] == [False, False, True] * 2 + [False, False]
     await check_outcomes(process, decided)
     await process.close()
 

@@ -12,6 +12,7 @@ from tests.txnstore.faulty_store import (
     HANGS,
     LOST_AFTER,
     A,
+    Broken,
     Busy,
     Script,
     client,
@@ -113,6 +114,20 @@ async def test_e4_a_lease_whose_renewal_is_refused_for_a_moment_is_kept() -> Non
     await asyncio.sleep(60)
     assert (busy.left, lease.valid()) == (0, True)
     await lease.abandon()
+    await store.close()
+
+
+@virtual_time
+async def test_a_lease_whose_keeper_ends_by_a_defect_is_lost_at_once() -> None:
+    """▲ Who waits for its loss would rely on it for ever."""
+    etcd, clock = MemoryEtcd(LoopClock()), LoopClock()
+    store = client(etcd)
+    broken, ended = Broken(store.memory_backend), list[KeptLease]()
+    lease_id, ttl_s = await store.memory_backend.grant(10)
+    lease = KeptLease(cast(Backend, broken), clock, lease_id, ttl_s, clock.monotonic(), on_end=ended.append)
+    async with asyncio.timeout(ttl_s / 2):
+        await lease.wait_lost()
+    assert (lease.valid(), set(ended)) == (False, {lease})
     await store.close()
 
 
