@@ -240,6 +240,13 @@ def test_entry_without_a_registered_operation_is_an_error() -> None:
     buffer.op_started(A, 0)
     with pytest.raises(InternalError, match="appended after 1:0"):
         buffer.appended(A, 0, at(0))
+    buffer.appended(A, 0, at(3))
+    with pytest.raises(InternalError, match="appended after 1:3"):
+        buffer.appended(A, 0, at(3))
+    buffer.confirmed(at(7))
+    for entry_id in (6, 7):
+        with pytest.raises(InternalError, match=f"1:{entry_id} was appended after"):
+            buffer.appended(A, 0, at(entry_id))
 
 
 # ---- named transactions: (transaction, writer)

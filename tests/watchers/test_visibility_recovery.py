@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.watchers.buffered import SEGMENT, W1, A, B, C, abort, at, fresh, write
-from watchers.visibility import TransactionBuffer
+from txnwire.ids import Position, TxnId
+from watchers.visibility import AbortedKey, TransactionBuffer
 
 
 def test_r1_scan_pins_an_open_transaction_at_its_own_first_entry() -> None:
@@ -84,13 +85,32 @@ def test_r3_record_with_an_unknown_position_goes_with_everything_before_the_firs
     assert buffer.prunable(at(0, 4), 10) == ((A, None),)
 
 
+def test_r3_records_are_prunable_lowest_first_whichever_others_have_moved_to_a_sidecar() -> None:
+    """The lowest one is found first: behind another one it would stay for as long as that."""
+    records: dict[AbortedKey, Position | None] = {(TxnId(1, n), None): at(n) for n in (1, 5, 2, 6, 7, 3, 4)}
+    buffer = TransactionBuffer(SEGMENT, aborted=records)
+    buffer.moved(1, {(TxnId(1, n), None): at(n) for n in (1, 2)})
+    assert buffer.prunable(at(5), 10) == ((TxnId(1, 3), None), (TxnId(1, 4), None))
+
+
+def test_records_in_the_store_are_counted_from_a_position_on_without_those_that_are_trimmed() -> None:
+    records: dict[AbortedKey, Position | None] = {(A, None): at(1), (B, W1): at(3), (C, None): at(5)}
+    buffer = TransactionBuffer(SEGMENT, aborted=records)
+    assert [buffer.records_from(at(entry_id)) for entry_id in (0, 2, 3, 4, 6)] == [3, 2, 2, 1, 0]
+    buffer.pruned([(B, W1)])
+    assert [buffer.records_from(at(entry_id)) for entry_id in (0, 2, 3, 4, 6)] == [2, 1, 1, 1, 0]
+
+
 def test_record_that_is_not_durable_yet_is_not_prunable() -> None:
     buffer = fresh()
     write(buffer, A, 0)
     buffer.decided(abort(A))
     assert buffer.prunable(at(10), 10) == ()
-    buffer.cleaned(buffer.clean_up_batch(1))
-    assert buffer.prunable(at(10), 10) == ((A, None),)
+    batch = buffer.clean_up_batch(1)
+    for _ in range(2):
+        buffer.cleaned(batch)
+        assert buffer.prunable(at(10), 10) == ((A, None),)
+        assert (buffer.records_in_store, buffer.clean_up_backlog) == (1, 0)
 
 
 def test_aborted_set_can_be_exported() -> None:

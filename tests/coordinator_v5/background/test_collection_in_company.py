@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from coordinator_v5.background.collector import NAMED_WRITERS_AT_ONCE
+from coordinator_v5.settings import CoordinatorSettings
 from coordinator_v5.transactions import Seen
 from tests.coordinator_v5.decided import check_outcomes, run_transactions
 from tests.coordinator_v5.processes import SEGMENT, Process, fresh_etcd, headers, within
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
+from txnstore.etcd.wire import CommitEncoder
 from txnstore.records import ABORTED, REASON_LOST, GcHorizon
-from txnstore.store import Commit, CommitVerdict, Delete, Put, RangeResult
+from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitVerdict, Delete, Put, RangeResult
 from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
 
@@ -214,4 +217,30 @@ async def test_what_many_transactions_have_left_in_a_segment_without_an_owner_is
     await until(lambda: not headers(etcd), within_s=60 + 15)
     assert within(etcd, keys.TXN_OP) == []
     assert process.coordinator._collector._tries == {}
+    await process.close()
+
+
+@virtual_time
+async def test_named_ones_with_many_writers_are_collected_in_commits_that_the_store_takes() -> None:
+    """Their lists go into the records of their names: together these would be larger than a commit."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", CoordinatorSettings(tcids=1, header_retention_s=5.0)).start()
+    coordinator = process.coordinator
+    writers = [f"{number:016x}" for number in range(NAMED_WRITERS_AT_ONCE // 2 + 1)]
+    for number in range(6):
+        begun = await coordinator.begin_named(0, name=f"job/{number}")
+        await coordinator.end(begun.txn_id, commit=True, writers=writers, name=f"job/{number}")
+    send, sizes = process.store.commit, list[int]()
+
+    async def measured(commit: Commit, **options: Any) -> CommitVerdict:
+        sizes.append(len(CommitEncoder(b"").transaction(commit)))
+        return await send(commit, **options)
+
+    process.store.commit = measured  # type: ignore[method-assign]
+    await until(lambda: not headers(etcd))
+    assert max(sizes) <= MAX_COMMIT_BYTES
+    for number in range(6):
+        found = (await coordinator.begin_named(0, name=f"job/{number}")).decision
+        assert found is not None
+        assert found.writers == tuple(writers)
     await process.close()

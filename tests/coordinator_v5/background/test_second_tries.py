@@ -347,3 +347,40 @@ async def test_d7_a_begin_of_a_name_that_waits_for_an_id_is_told_once_its_coordi
     process.fates.script.clear()
     await asyncio.gather(*begins, return_exceptions=True)
     await process.close()
+
+
+@virtual_time
+async def test_d7_begins_that_wait_for_ids_are_told_at_once_that_their_coordinator_id_is_lost() -> None:
+    """All of them look for the next owner then, and not once their patience is over."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", CoordinatorSettings(tcids=1, id_block=1)).start()
+    await asyncio.sleep(1.1)
+    process.fates.script = [Fate(arrive_s=None, fail_s=0.5)] * 1000
+    begins = [asyncio.ensure_future(process.coordinator.begin(0)) for _ in range(8)]  # ids for a few
+    await asyncio.sleep(0.1)
+    etcd.expire_lease(etcd.leases()[0])
+    await until(lambda: process.coordinator.owned_tcids == ())
+    await asyncio.sleep(0)
+    told = [begin for begin in begins if begin.done()]
+    assert len(told) > 4, "those that have an id wait for their answers"
+    assert all(isinstance(begin.exception(), NotOwner) for begin in told)
+    process.fates.script.clear()
+    await asyncio.gather(*begins, return_exceptions=True)
+    await process.close()
+
+
+@virtual_time
+async def test_d7_an_attempt_that_a_full_etcd_has_refused_is_begun_anew_as_soon_as_it_is_repeated() -> None:
+    """Dies if it waits for the answer of the first one, which has come already."""
+    etcd = fresh_etcd()
+    process, connection = await Process(etcd, "one").start(), Connection("a")
+    patience_s = CoordinatorSettings().begin_patience_s
+    fill(etcd)
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            await asyncio.wait_for(process.coordinator.begin(0, attempt=b"a", connection=connection), patience_s / 2)
+    make_room(etcd)
+    await until(lambda: not process.store.refuses_new)
+    begun = await asyncio.wait_for(process.coordinator.begin(0, attempt=b"a", connection=connection), patience_s / 2)
+    assert open_headers(etcd) == [begun.txn_id]
+    await process.close()

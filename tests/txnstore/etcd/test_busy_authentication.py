@@ -8,8 +8,9 @@ import grpc
 import pytest
 
 from txnstore.access.backend import Unanswered
+from txnstore.access.lineage import StoreUnfit
 from txnstore.etcd import rpc_pb2 as pb
-from txnstore.etcd.connection import EtcdConnection
+from txnstore.etcd.connection import Endpoint, EtcdConnection
 from txnstore.etcd.settings import EtcdSettings
 from txnwire.clock import SystemClock
 
@@ -26,7 +27,11 @@ class BusyEtcd:
 
     async def start(self) -> int:
         unary = grpc.unary_unary_rpc_method_handler
-        for service, method, answer in (("KV", "Range", self._range), ("Auth", "Authenticate", self._authenticate)):
+        for service, method, answer in (
+            ("KV", "Range", self._range),
+            ("Auth", "Authenticate", self._authenticate),
+            ("Maintenance", "Status", self._status),
+        ):
             handler = grpc.method_handlers_generic_handler(f"etcdserverpb.{service}", {method: unary(answer)})
             self._server.add_generic_rpc_handlers((handler,))
         port = self._server.add_insecure_port("127.0.0.1:0")
@@ -40,6 +45,9 @@ class BusyEtcd:
         if TOKEN not in context.invocation_metadata():
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token")
         return bytes(pb.RangeResponse().SerializeToString())
+
+    async def _status(self, _: bytes, context: Any) -> bytes:
+        return bytes(pb.StatusResponse(version="3.5.21", leader=1).SerializeToString())
 
     async def _authenticate(self, _: bytes, context: Any) -> bytes:
         if self.busy:
@@ -60,6 +68,26 @@ async def test_an_etcd_that_is_too_busy_to_give_a_token_is_asked_again() -> None
             await connection.stream_failed(connection.current, grpc.StatusCode.UNAUTHENTICATED, "invalid auth token")
         etcd.busy = False
         assert pb.RangeResponse.FromString(await connection.unary(RANGE, b"")) == pb.RangeResponse()
+    finally:
+        await connection.close()
+        await etcd.close()
+
+
+async def test_a_store_that_asks_for_a_token_is_checked_as_soon_as_there_is_one() -> None:
+    """▲ Without one nothing of it can be read: dies if a store that was restored from a backup is used unchecked."""
+    etcd = BusyEtcd()
+    etcd.busy = False
+    settings = EtcdSettings(endpoints=(f"http://127.0.0.1:{await etcd.start()}",), user="u", password="p")
+    connection = EtcdConnection(settings, SystemClock())
+
+    async def check(endpoint: Endpoint) -> None:
+        await connection.unary(RANGE, b"", endpoint=endpoint)
+        raise StoreUnfit("restored from a backup")
+
+    connection.check_store = check
+    try:
+        with pytest.raises(StoreUnfit, match="restored from a backup"):
+            await connection.open()
     finally:
         await connection.close()
         await etcd.close()
