@@ -84,9 +84,12 @@ async def test_e3_a_full_store_refuses_definitely_and_recovers_by_maintenance() 
     store = client(etcd)
     async with maintained(store):
         await asyncio.sleep(1)
+        assert (await store.commit(create(B, b""))).succeeded  # it may send by now
         filled(etcd, 1.0)
         with pytest.raises(StoreFull):
             await store.commit(create(A, b""))
+        assert etcd.mvcc.get(A) is None
+        assert (await store.commit(Commit(deletes=(Delete(B),)))).succeeded, "deletions go through"
         with pytest.raises(StoreFull):
             await store.grant_lease(5)
         assert etcd.no_space
