@@ -148,6 +148,15 @@ def test_a3_nested_budgets_are_the_limit_minus_the_outer(limit: int, ops_each: i
     assert len(taken(plan).members) == expected
 
 
+@pytest.mark.parametrize("place", [0, 1, 26])
+def test_a3_the_member_of_most_operations_sets_the_room_of_all_wherever_it_stands(place: int) -> None:
+    plan = planner(max_txn_ops=128)
+    ops = [1] * 1000
+    ops[place] = 100
+    offered(plan, *[commit(puts=[b"/%d/%d" % (n, m) for m in range(ops[n])]) for n in range(1000)])
+    assert len(taken(plan).members) == 28
+
+
 @pytest.mark.parametrize(
     ("callers", "sizes"), [(1, [1]), (64, [64]), (100, [64, 36]), (256, [128, 128]), (2000, [500] * 4)]
 )
