@@ -280,6 +280,9 @@ async def test_segment_owned_by_somebody_else_is_not_loaded(any_store: MetadataS
     await own(any_store)
     with pytest.raises(NotOwner, match=f"had epoch {epoch}, now epoch {epoch + 2}"):
         await load_state(any_store, SEGMENT, epoch)
+    await any_store.commit(Commit(deletes=(Delete(keys.owner(SEGMENT)),)))
+    with pytest.raises(NotOwner, match=f"had epoch {epoch}, now nobody"):
+        await load_state(any_store, SEGMENT, epoch)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,20 @@ async def test_op_verdicts(
         assert "timeout" in str(caught.value)
 
 
+@pytest.mark.parametrize("taken", [False, True])
+async def test_a_broker_that_is_refused_is_told_who_owns_the_segment_now(memory_store: MemoryStore, taken: bool) -> None:
+    await begin(memory_store)
+    epoch = await put(memory_store, keys.owner(SEGMENT))
+    await memory_store.commit(Commit(deletes=(Delete(keys.owner(SEGMENT)),)))
+    now = f"epoch {await put(memory_store, keys.owner(SEGMENT))}" if taken else "nobody"
+    op = plan_write_op(TXN, SEGMENT, epoch, 1, WRITE, first_in_segment=True)
+    with pytest.raises(NotOwner, match=f"had epoch {epoch}, now {now}"):
+        read_op_verdict(op, await memory_store.commit(op), TXN)
+    clean_up = plan_clean_up(SEGMENT, epoch, writes=[TXN])
+    with pytest.raises(NotOwner, match=f"had epoch {epoch}, now {now}"):
+        read_clean_up_verdict(clean_up, await memory_store.commit(clean_up))
+
+
 async def test_l1_no_write_slips_in_behind_a_decision_or_a_collection(memory_store: MemoryStore) -> None:
     """▲ `version == 1` is compared in the op's own transaction; dies with that compare left out."""
     await begin(memory_store)
