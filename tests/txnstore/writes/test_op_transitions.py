@@ -106,7 +106,7 @@ async def test_op_verdicts(
 
 
 @pytest.mark.parametrize("taken", [False, True])
-async def test_a_broker_that_is_refused_is_told_who_owns_the_segment_now(memory_store: MemoryStore, taken: bool) -> None:
+async def test_a_refused_broker_is_told_who_owns_the_segment_now(memory_store: MemoryStore, taken: bool) -> None:
     await begin(memory_store)
     epoch = await put(memory_store, keys.owner(SEGMENT))
     await memory_store.commit(Commit(deletes=(Delete(keys.owner(SEGMENT)),)))
