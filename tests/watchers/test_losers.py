@@ -13,10 +13,11 @@ from watchers.visibility import AbortedKey, TransactionBuffer
 W4, W5 = 0x44, 0x55
 
 
-def test_an_abort_is_recorded_up_to_the_last_entry_whichever_writer_s_that_is() -> None:
+@pytest.mark.parametrize("writers", [(W1, W2, W1), (W1, W2, W2), (W1, W2, W3)])
+def test_an_abort_is_recorded_up_to_the_last_entry_whichever_writer_s_that_is(writers: tuple[int, ...]) -> None:
     """▲ Narrowed to the last of another writer, the record would be trimmed before the entry it hides."""
     buffer = fresh()
-    for entry_id, writer in enumerate((W1, W2, W1)):
+    for entry_id, writer in enumerate(writers):
         write(buffer, A, entry_id, writer)
     assert buffer.decided(abort(A)) == (abort(A), ((None, at(2)),))
 

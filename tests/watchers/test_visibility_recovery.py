@@ -113,6 +113,16 @@ def test_record_that_is_not_durable_yet_is_not_prunable() -> None:
         assert (buffer.records_in_store, buffer.clean_up_backlog) == (1, 0)
 
 
+def test_all_of_a_batch_is_durable_once_it_is_cleaned() -> None:
+    buffer = fresh()
+    for entry_id, txn_id in enumerate((A, B, C)):
+        write(buffer, txn_id, entry_id)
+        buffer.decided(abort(txn_id))
+    buffer.cleaned(buffer.clean_up_batch(2))
+    assert buffer.durable(at(9)) == {(A, None): at(0), (B, None): at(1)}
+    assert (buffer.clean_up_backlog, buffer.watermark) == (1, at(1))
+
+
 def test_aborted_set_can_be_exported() -> None:
     buffer = TransactionBuffer(SEGMENT, aborted={(A, None): at(5), (B, W1): at(3)}, last_confirmed=at(6))
     write(buffer, C, 7)
