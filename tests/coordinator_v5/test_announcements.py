@@ -171,3 +171,20 @@ async def test_a_client_that_asks_again_before_its_answer_keeps_no_list_from_its
     assert here.vanished == []
     await asyncio.gather(*announcing)
     assert here.vanished == []
+
+
+async def test_nothing_is_kept_of_what_has_ended_whether_it_was_claimed_or_not() -> None:
+    """Dies if it grows with what has been taken over and ended: each sweep would look at all of it."""
+    here = Here()
+    sessions = here.sessions
+    here.load(0)
+    here.load(1)
+    await here.announce(Connection("a"), IDS[::2])
+    for txn_id in IDS:
+        txn = here.find(txn_id)
+        assert txn is not None
+        sessions.ended(txn)
+    assert not sessions._unclaimed
+    assert not sessions._taken_over
+    (session,) = sessions._sessions.values()
+    assert not session.open

@@ -27,7 +27,7 @@ from txnstore import keys
 from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, COMMITTED, REASON_UNANSWERED
 from txnstore.store import Commit, Delete
-from txnstore.writes.transitions import decision_of
+from txnstore.writes.transitions import RecordedDecision, decision_of
 from txnwire.errors import (
     InvalidArgument,
     InvalidTxnState,
@@ -304,6 +304,22 @@ async def test_an_end_that_the_store_never_answers_is_told_so_and_decided_all_th
         await process.coordinator.end(begun.txn_id, commit=True)
     etcd.resume()
     assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+    await process.close()
+
+
+@virtual_time
+async def test_an_end_that_was_told_of_its_timeout_is_not_answered_again_once_it_is_decided() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    begun = await process.coordinator.begin(0)
+    etcd.pause()
+    answers: list[RecordedDecision | TxnError] = []
+    assert process.coordinator.end_nowait(begun.txn_id, answers.append, commit=True)
+    await until(lambda: len(answers) == 1, within_s=15)
+    etcd.resume()
+    await until(lambda: not open_headers(etcd))
+    await asyncio.sleep(1)
+    assert [type(answer) for answer in answers] == [Timeout]
     await process.close()
 
 
