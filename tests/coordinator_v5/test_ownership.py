@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
+import pytest
+
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import StepClock, fresh_etcd
@@ -86,6 +88,22 @@ async def test_e4_a_deletion_from_before_it_took_an_id_takes_nothing_away() -> N
             gone = Event(EventKind.DELETE, KeyValue(key, b"", 0, 0, revision))
             await held.ownership.heard(WatchBatch(revision, (gone,)))
             assert held.mine == left
+
+
+@pytest.mark.parametrize("resync", [False, True])
+@virtual_time
+async def test_an_id_that_was_taken_anew_under_its_name_is_lost(resync: bool) -> None:
+    """▲ By a process that was there meanwhile: a listing shows nothing of the deletion between."""
+    etcd = fresh_etcd()
+    async with holding(etcd) as held:
+        before = dict(held.mine)
+        revision = etcd.mvcc.revision + 1
+        heard = [
+            Event(EventKind.PUT, KeyValue(keys.tc(tcid), records.encode(ME), 1, created, created))
+            for tcid, created in ((0, revision), (1, before[1]))
+        ]
+        await held.ownership.heard(WatchBatch(revision, tuple(heard), resync=resync))
+        assert held.mine == {1: before[1]}
 
 
 @virtual_time

@@ -23,7 +23,7 @@ from txnstore.store import (
 )
 from txnwire.errors import InvalidArgument
 
-A, B, C = b"/a", b"/b", b"/c"
+A, B, C, D = b"/a", b"/b", b"/c", b"/d"
 ALL = (b"/", b"0")
 
 
@@ -75,9 +75,22 @@ def taken(plan: GroupPlanner[GroupMember]) -> Group[GroupMember]:
         ),
         pytest.param(commit(deletes=[ALL]), commit(puts=[A]), False, id="range delete, put in it"),
         pytest.param(commit(deletes=[(A, B)]), commit(deletes=[(B, C)]), True, id="neighbouring range deletes"),
-        pytest.param(commit(deletes=[(A, C)]), commit(deletes=[(B, b"/d")]), False, id="overlapping range deletes"),
+        pytest.param(commit(deletes=[(A, C)]), commit(deletes=[(B, D)]), False, id="overlapping range deletes"),
         pytest.param(commit(deletes=[(A, C)]), commit(range_is_empty(B, C), puts=[b"x"]), False, id="range on range"),
         pytest.param(commit(range_is_empty(A, C)), commit(range_is_empty(B, C)), True, id="two range compares"),
+        pytest.param(commit(deletes=[(A, B), (C, D)]), commit(puts=[C]), False, id="several range deletes, put in one"),
+        pytest.param(commit(puts=[C]), commit(deletes=[(A, B), (C, D)]), False, id="put, several range deletes"),
+        pytest.param(
+            commit(range_is_empty(A, B), range_is_empty(C, D)),
+            commit(puts=[C]),
+            False,
+            id="several compares, put in it",
+        ),
+        pytest.param(
+            commit(puts=[C]), commit(range_is_empty(A, B), range_is_empty(C, D)), False, id="put, several compares"
+        ),
+        pytest.param(commit(deletes=[A, C]), commit(puts=[C]), False, id="several deletes, put of one"),
+        pytest.param(commit(version_is(A, 1), version_is(C, 1)), commit(puts=[C]), False, id="several keys compared"),
         pytest.param(commit(puts=[A], lease=7), commit(puts=[B]), False, id="a put on a lease travels alone"),
         pytest.param(commit(puts=[B]), commit(puts=[A], lease=7), False, id="a put on a lease joins nobody"),
     ],
@@ -122,6 +135,27 @@ def test_a_range_delete_in_flight_holds_every_key_in_it() -> None:
     assert plan.take() is None
     plan.finish(in_flight)
     assert taken(plan).members == [inside]
+
+
+@pytest.mark.parametrize(
+    ("holding", "late"),
+    [
+        pytest.param([commit(puts=[A]), commit(puts=[B])], commit(puts=[C, B]), id="by the second of its keys"),
+        pytest.param([commit(deletes=[(A, B)]), commit(deletes=[(C, D)])], commit(puts=[C]), id="by a later group"),
+        pytest.param([commit(puts=[A]), commit(deletes=[(C, D)])], commit(puts=[B, C]), id="by a range, its second"),
+        pytest.param([commit(puts=[A]), commit(puts=[C])], commit(deletes=[(B, C), (C, D)]), id="by its second range"),
+    ],
+)
+def test_who_writes_what_a_group_in_flight_writes_waits_for_that_group(holding: list[Commit], late: Commit) -> None:
+    plan = planner(max_members=1)
+    offered(plan, *holding)
+    first, second = taken(plan), taken(plan)
+    (member,) = offered(plan, late)
+    assert plan.take() is None
+    plan.finish(first)
+    assert plan.take() is None
+    plan.finish(second)
+    assert taken(plan).members == [member]
 
 
 def test_who_was_parked_comes_before_who_came_later() -> None:
