@@ -9,7 +9,7 @@ import pytest
 
 from coordinator_v5.naming import transaction_keys
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.naming.key_holders import KEY, ONE, Holder, close, commit, refusal, two
+from tests.coordinator_v5.naming.key_holders import KEY, ONE, TWO, Holder, close, commit, refusal, two
 from tests.coordinator_v5.processes import (
     LANDS_LATE,
     LOST_AFTER,
@@ -393,3 +393,22 @@ async def test_holders_are_counted_where_their_coordinator_id_is_now() -> None:
     assert one.coordinator.statistics().transaction_keys == 0
     assert all(connection.ended_with is None for connection in connections)
     await close(etcd, one, other)
+
+
+@virtual_time
+async def test_all_keys_of_a_connection_and_all_of_a_coordinator_id_are_forgotten_with_it() -> None:
+    etcd = fresh_etcd()
+    one = await Process(etcd, "one", TWO).start()
+    connections = [Connection("client-0"), Connection("client-1")]
+    for tcid, connection in enumerate(connections):
+        for number in range(3):
+            key = f"k{tcid}-{number}"
+            await one.coordinator.connect_key(tcid, key=key, epoch=-1, attempt=b"a", connection=connection)
+    assert one.coordinator.statistics().transaction_keys == 6
+    one.coordinator.disconnected(connections[0])
+    held = one.coordinator.statistics().held_keys
+    assert [(each.owner, each.key, each.epoch) for each in held] == [("anonymous", f"k1-{n}", 0) for n in range(3)]
+    one.coordinator._lost(1)
+    assert one.coordinator.statistics().transaction_keys == 0
+    assert not one.coordinator._keys._of_connection
+    await close(etcd, one)
