@@ -384,3 +384,18 @@ async def test_d7_an_attempt_that_a_full_etcd_has_refused_is_begun_anew_as_soon_
     begun = await asyncio.wait_for(process.coordinator.begin(0, attempt=b"a", connection=connection), patience_s / 2)
     assert open_headers(etcd) == [begun.txn_id]
     await process.close()
+
+
+@virtual_time
+async def test_d1_all_who_ask_for_one_end_are_told_at_once_that_a_full_etcd_refuses_it() -> None:
+    """They share one write; whoever was not told would wait for its time-out."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    begun = await process.coordinator.begin(0)
+    fill(etcd)
+    asked = [asyncio.ensure_future(process.coordinator.end(begun.txn_id, commit=True)) for _ in range(3)]
+    found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 1.0)
+    assert [type(one) for one in found] == [StoreFull] * 3
+    make_room(etcd)
+    assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+    await process.close()
