@@ -457,6 +457,9 @@ class ConsumerImpl(Generic[V]):
     async def unsubscribe(self, *, force: bool = False) -> None:
         """See `Consumer.unsubscribe`."""
         await self.close()
+        if self._session.closed:
+            await asyncio.sleep(0)  # ▲ C6: as `_expect_open`
+            raise for_good(InvalidArgument(f"consumer {self.name} is closed with its client: connect anew"))
         for topic in self.topics:
             try:
                 await delete_subscription(self._client, topic, self.subscription, force=force)

@@ -151,9 +151,10 @@ class ReaderImpl(Generic[V]):
         if self._receiver.failed:
             return
         for layout in self._layouts():
+            taken = self._taken_ancestors(layout)
             # In id order, so parents first: a parent with nothing to read lets its children begin at once.
             for segment in sorted(layout.segments.values(), key=lambda one: one.segment_id):
-                if self._may_begin(layout, segment):
+                if self._may_begin(layout, segment) and not any(_is_before(one, segment) for one in taken):
                     self._begin(layout, segment)
         for path in self._ends:
             if path not in self._feeds and path not in self._ended and self._is_gone(path):
@@ -188,6 +189,17 @@ class ReaderImpl(Generic[V]):
         if self._range.bounded:  # a parent without an end is empty and about to leave the graph
             parents = [path for path in parents if path in self._ends]
         return all(path in self._ended for path in parents)
+
+    def _taken_ancestors(self, layout: TopicLayout) -> list[SegmentName]:
+        """▲ Segments that retention has taken, while messages of theirs may still be handed out here. The layout does
+        not name them as parents any more, and those of their children would pass them, key by key."""
+        return [
+            SegmentName.from_path(path)
+            for path, feed in self._feeds.items()
+            if layout.segment_by_path(path) is None
+            and topic_of_segment(path) == layout.topic
+            and (feed.buffered or not feed.told_end)
+        ]
 
     def _begin(self, layout: TopicLayout, segment: SegmentInfo) -> None:
         end = self._ends.get(segment.path) if self._range.bounded else None
@@ -264,7 +276,10 @@ class ReaderImpl(Generic[V]):
         """▲ A split or merge that is given up undoes its seal, and the segment goes on: only the topic's layout proves
         that it has ended."""
         segment = self._session.directory.segment(feed.segment)
-        return self._range.bounded or feed.gone or (segment is not None and segment.state != ACTIVE)
+        if segment is None:
+            layout = self._session.directory.known_layout(topic_of_segment(feed.segment))
+            return self._range.bounded or feed.gone or (layout is not None and layout.has_lost(feed.segment))
+        return self._range.bounded or feed.gone or segment.state != ACTIVE
 
     def _leave(self, path: str, feed: ReaderFeed) -> None:
         del self._ending[path], self._feeds[path]
@@ -439,6 +454,12 @@ def _is_ancestor(layout: TopicLayout, segment: SegmentInfo, of: SegmentInfo) -> 
             seen[reached] = None
             frontier.extend(layout.segments[reached].parents)
     return False
+
+
+def _is_before(one: SegmentName, segment: SegmentInfo) -> bool:
+    """Whether `segment` was made after `one` and has keys of its range."""
+    low, high = segment.range
+    return one.segment_id < segment.segment_id and one.lo <= high and low <= one.hi
 
 
 def _lost(path: str) -> DataTrimmed:

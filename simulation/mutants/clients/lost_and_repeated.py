@@ -20,6 +20,19 @@ UNTRIED = "not looked for with seeds"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="children-pass-a-pruned-parent",
+        rule="a reader hands out what it has of a segment that retention took before what its children hold",
+        section="§8",
+        file="txnclient/reading/reader_impl.py",
+        old="and not any(_is_before(one, segment) for one in taken)",
+        new="",
+        tests=(
+            "tests/txnclient/reading/test_reader_layouts.py::"
+            "test_s7_children_wait_for_what_is_left_of_a_parent_that_retention_has_taken",
+        ),
+        why_tests="readers of the simulation take each message as it comes",
+    ),
+    Mutant(
         name="ack-timeout-ends-with-the-connection",
         rule="what a queue's consumer holds behind a lost connection comes again if it is not acked in time",
         section="§11",

@@ -343,3 +343,26 @@ async def test_a_reader_shares_its_window_among_the_segments_there_are() -> None
         end_of(server, ROOT)
         await until(lambda: len(server.permits) == 2)
         assert list(server.permits.values()) == [50, 50]
+
+
+@pytest.mark.parametrize("told", ["the end of it is", "that it is gone is"])
+@virtual_time
+async def test_s7_children_wait_for_what_is_left_of_a_parent_that_retention_has_taken(told: str) -> None:
+    """▲ The layout does not name the parent any more: children would pass what a slow reader still has of it."""
+    async with connected() as (cluster, server, client), client.reader(TOPIC) as reader:
+        await until(lambda: server.consumers)
+        server.deliver(ROOT, 0, b"older")
+        await settle()
+        if told == "the end of it is":
+            end_of(server, ROOT)
+            await settle()
+        cluster.become({LEFT: ("ACTIVE", (), ()), RIGHT: ("ACTIVE", (), ())})
+        if told == "that it is gone is":
+            server.refuse["subscribe"] = [txnclient.TopicNotFound("no such segment")]
+            await server.cut()
+        await settle()
+        assert not {LEFT, RIGHT} & set(attached(server))
+        assert (await reader.receive()).value == b"older"
+        await until(lambda: {LEFT, RIGHT} == set(attached(server)))
+        server.deliver(LEFT, 0, b"newer")
+        assert (await reader.receive()).value == b"newer"
