@@ -438,9 +438,11 @@ async def test_a_begin_goes_on_where_the_cancelled_commit_before_it_has_been_dec
     async with cluster.connect(transaction_key=KEY, transport=transport) as client:
         former = await client.begin()
         transport.lose["end_txn_ok"] = 1
-        committing = asyncio.create_task(former.commit())
-        await until(lambda: transport.sent["end_txn"])
         transport.hold.add("end_txn")
+        committing = asyncio.create_task(former.commit())
+        await until(lambda: transport.held)
+        connection, commit = transport.held.pop()
+        connection.send_nowait(commit)  # the one that decides; what repeats it is held
         await until(lambda: not transport.lose["end_txn_ok"])
         committing.cancel()
         beginning = asyncio.create_task(client.begin())
