@@ -27,7 +27,7 @@ AT_LEAST: Final = 5
 """So many tests a mutant is shown to, however long they take."""
 UNTESTED: Final = ("_pb2", "/sync/", "/memory/")
 """Parts of the paths of generated modules, and of what serves tests alone."""
-MOST_UNTRACED: Final = 0.05
+MOST_UNTRACED: Final = 0.1
 """Share of tests that need not run a line of ours: those of the tests' own helpers."""
 NEAR: Final = 30
 """A statement's own line is at most so many above one of its lines."""
