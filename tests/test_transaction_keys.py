@@ -437,8 +437,7 @@ async def test_a_begin_goes_on_where_the_cancelled_commit_before_it_has_been_dec
     transport = LossyTransport(GrpcTransport(SystemClock()))
     async with cluster.connect(transaction_key=KEY, transport=transport) as client:
         former = await client.begin()
-        transport.lose["end_txn_ok"] = 1
-        transport.hold.add("end_txn")
+        transport.lose["end_txn_ok"], transport.hold = 1, {"end_txn"}
         committing = asyncio.create_task(former.commit())
         await until(lambda: transport.held)
         connection, commit = transport.held.pop()
