@@ -132,7 +132,7 @@ def main() -> int:
     paths = [path for path in known if not asked.files or any(_is_below(path, file) for file in asked.files)]
     unknown = [file for file in asked.files if not any(_is_below(path, file) for path in known)]
     if unknown:
-        print(f"no test runs any line of {', '.join(unknown)}; --record learns of new modules", file=sys.stderr)
+        print(f"no test runs any line of {', '.join(unknown)}; RECORD=1 learns of new modules", file=sys.stderr)
         return 2
     sample = mutants(ROOT, paths, asked.count, asked.seed, asked.kinds)
     print(f"{len(sample)} mutants of {len(paths)} modules, seed {asked.seed}", flush=True)
