@@ -46,10 +46,13 @@ SOAKS = (
     "simulation/test_seeds.py",
     "simulation/test_fresh.py",
     "spark/jobs/test_audit.py",
+    "spark/test_windows_example.py",
+    "examples/test_operators_evening.py",
     "txnctl/demo/spark",
+    "txnctl/demo/test_demo.py",
 )
 """Folders and files of kills under load, whole simulated runs and demos: `make test-soak`. They take as much time as
-most of the others together."""
+most of the others together. Single tests elsewhere have the mark themselves."""
 
 T = TypeVar("T")
 

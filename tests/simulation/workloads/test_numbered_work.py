@@ -105,7 +105,7 @@ def test_an_acked_item_that_an_opening_does_not_tell_is_found() -> None:
 
 
 @pytest.mark.leaves("budgets", "processes are killed")
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(5, 30))])
 def test_each_item_is_stored_once_whatever_is_killed_split_merged_or_fenced(seed: int) -> None:
     ran = run(seed)
     assert list(ran.log.findings()) == []
