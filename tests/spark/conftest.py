@@ -52,14 +52,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Behind the last of these tests Spark and all clients end: tests in virtual time forbid the clock to their whole
     process, and threads that are still at work there would fail them. More may come later, from another worker."""
-    yield
-    if nextitem is None or HERE not in nextitem.path.parents:
-        _running.close()
-        _kept.spark = _kept.service = _kept.sync_client = None
-        close_clients()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # of what PySpark leaves to the collector: pipes, sockets
-            gc.collect()
+    try:
+        yield
+    finally:
+        if nextitem is None or HERE not in nextitem.path.parents:
+            _end_all()
+
+
+def _end_all() -> None:
+    _running.close()
+    _kept.spark = _kept.service = _kept.sync_client = None
+    close_clients()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of what PySpark leaves to the collector: pipes, sockets
+        gc.collect()
 
 
 @pytest.fixture(scope="module")
