@@ -109,6 +109,7 @@ async def test_peek_shows_the_newest_also_behind_new_ledgers(cluster: InProcessC
     async with cluster.connect() as client, await client.producer(TOPIC, compression=None) as producer:
         for number in range(7):
             await producer.send(b"%d" % number, key=str(number))
+            await asyncio.sleep(0.002)  # two segments: of one millisecond's messages none is the newer
     await cluster.restart_server("broker")  # the newest ledgers are empty now
     shown = await done("topics", "peek", TOPIC, "-n", "4", "-o", "json", url=cluster.url)
     assert [row["value"] for row in shown.json] == ["3", "4", "5", "6"]
