@@ -197,7 +197,7 @@ async def test_a_deleted_topic_is_unknown_and_a_new_one_of_its_name_another(
         await producer.send(b"new", key="k")
     async with client.reader(TOPIC, end="latest") as reader:
         assert [message.value async for message in reader] == [b"new"]
-    with pytest.raises(txnclient.TxnError, match=r"no such segment|not, or no longer, a segment"):
+    with pytest.raises(txnclient.TxnError, match=rf"no such segment|not, or no longer, a segment of {TOPIC}"):
         async with client.consumer(TOPIC, "at-old", start=old) as consumer:
             await consumer.receive(timeout=5.0)
 

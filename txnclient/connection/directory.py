@@ -334,7 +334,7 @@ class ClientDirectory:
         if segment is None and self._is_ahead(path):
             raise NotOwner(f"segment://{path} has come since this client heard of its topic's layout last")
         if segment is None:
-            raise TopicNotFound(f"segment://{path} is not, or no longer, a segment of its topic")
+            raise TopicNotFound(f"segment://{path} is not, or no longer, a segment of {topic_of_segment(path)}")
         if not segment.owner_address:
             raise NotOwner(f"{segment.name} has no owner at the moment")
         return await self._links.get(segment.owner_address, deadline)
