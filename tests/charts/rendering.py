@@ -52,7 +52,7 @@ CASES: dict[str, dict[str, Any]] = {name: values_of(name) for name in VALUES_FIL
 def render(values: Mapping[str, Any]) -> list[Object]:
     """All objects. Raises `HelmError` where the values are refused."""
     texts = chart().render(dict(values), name=RELEASE, namespace=NAMESPACE)
-    objects = [yaml.safe_load_all(text) for path, text in texts.items() if not path.endswith("NOTES.txt")]
+    objects = [yaml.load_all(text, yaml.CSafeLoader) for path, text in texts.items() if not path.endswith("NOTES.txt")]
     return [one for documents in objects for one in documents if one]
 
 

@@ -15,4 +15,4 @@ def restoring(backup: str) -> list[Object]:
     text = RESTORE.read_text().replace("shop-shop-txnstore", f"{NAMESPACE}-{FULL_NAME}")
     text = text.replace(".shop.svc", f".{NAMESPACE}.svc").replace("shop-txnstore", FULL_NAME)
     text = text.replace("instance: shop", f"instance: {RELEASE}").replace("BACKUP", backup)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return [one for one in yaml.load_all(text, yaml.CSafeLoader) if one]
