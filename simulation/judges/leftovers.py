@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from simulation.judges.footprint import collections_of, numbers_of
+from simulation.judges.footprint import footprint_of
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 
@@ -97,8 +97,8 @@ EMPTY: Final = (
 
 def left_in(closed: object) -> Iterator[str]:
     """What is left in a server, client, role or store that was closed in order."""
-    lengths = collections_of(closed)
-    sizes = numbers_of(closed, BUDGETS) | {what: lengths.get(what, 0) for what in EMPTY}
+    lengths, numbers = footprint_of(closed, BUDGETS)
+    sizes = numbers | {what: lengths.get(what, 0) for what in EMPTY}
     for what, size in sizes.items():
         if size:
             yield f"{type(closed).__name__}, closed, has {size} left in {what}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from simulation.judges.footprint import collections_of, numbers_of
+from simulation.judges.footprint import Footprint, footprint_of
 from simulation.judges.leftovers import BUDGETS
 from simulation.judges.settling import work_left
 from txnctl.checking.picture import picture_of
@@ -45,9 +45,9 @@ PER_RECORD = 1
 """Extra bound during work: requests under way, and each header and op record in etcd."""
 
 
-def too_long(name: str, server: object, when: str, most: int) -> Iterator[str]:
+def too_long(name: str, held: Footprint, when: str, most: int) -> Iterator[str]:
     """Collections with more than so many, except those with their own bound."""
-    for what, length in collections_of(server).items():
+    for what, length in held.lengths.items():
         allowed = LAZY[what] + 2 * most if what in LAZY else OPEN_END.get(what, most)
         if length > allowed:
             yield f"{name} {when} holds {length} in {what}, {allowed} are allowed"
@@ -56,16 +56,19 @@ def too_long(name: str, server: object, when: str, most: int) -> Iterator[str]:
 def held_at_work(name: str, server: Server, mvcc: Mvcc) -> Iterator[str]:
     """Memory is bounded by the work: uncollected transactions, their operations, segments."""
     segments, headers, ops = (mvcc.count(one, keys.prefix_end(one)) for one in (keys.LEDGER, keys.TXN, keys.TXN_OP))
-    yield from too_long(name, server, "at work", AT_WORK + PER_SEGMENT * segments + PER_RECORD * (headers + ops))
+    yield from too_long(
+        name, footprint_of(server), "at work", AT_WORK + PER_SEGMENT * segments + PER_RECORD * (headers + ops)
+    )
 
 
 def held_in_memory(name: str, server: Server, segments: int) -> Iterator[str]:
     """What exceeds the bounds at rest, in words. `segments`: of the whole cluster."""
-    yield from too_long(name, server, "at rest", BESIDE + PER_SEGMENT * segments)
+    held = footprint_of(server, BUDGETS)
+    yield from too_long(name, held, "at rest", BESIDE + PER_SEGMENT * segments)
     for what, count in under_way(server.statistics()).items():
         if count:
             yield f"{name} at rest tells of {count} {what}"
-    for what, size in numbers_of(server, BUDGETS).items():
+    for what, size in held.numbers.items():
         if size:
             yield f"{name} at rest has {size} in {what}"
 

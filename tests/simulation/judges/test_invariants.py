@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from simulation.judges.footprint import collections_of
+from simulation.judges.footprint import footprint_of
 from simulation.judges.invariants import AFTERMATH_S, CLEANED_S, EVERY_REVISIONS, GRACE_S, SWEPT_S, Invariants
 from simulation.judges.rest import left_in_store, too_long
 from simulation.judges.settling import LIMITS_S, Settling
@@ -174,7 +174,7 @@ def test_a_footprint_names_the_longest_collection_of_each_attribute() -> None:
     settling = Settling()  # not of the packages that are walked: only what it holds of them is
     picture = Picture(headers={TXN: OPENED})
     picture.unknown = ["a", "b", "c"]
-    found = collections_of([picture, deque((picture, Picture())), settling])
+    found = footprint_of([picture, deque((picture, Picture())), settling]).lengths
     assert found["Picture.unknown"] == 3
     assert found["Picture.headers"] == 1
     assert not any(name.startswith("Settling") for name in found)
@@ -183,6 +183,6 @@ def test_a_footprint_names_the_longest_collection_of_each_attribute() -> None:
 def test_what_holds_too_much_is_found_unless_it_has_a_bound_of_its_own() -> None:
     picture = Picture()
     picture.unknown = ["a", "b", "c"]
-    assert list(too_long("broker-1", picture, "at work", 3)) == []
-    [found] = too_long("broker-1", picture, "at work", 2)
+    assert list(too_long("broker-1", footprint_of(picture), "at work", 3)) == []
+    [found] = too_long("broker-1", footprint_of(picture), "at work", 2)
     assert found == "broker-1 at work holds 3 in Picture.unknown, 2 are allowed"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from segments.broker.consuming import CLOSED_KEPT
-from simulation.judges.footprint import collections_of
+from simulation.judges.footprint import footprint_of
 from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
 from tests.waiting import until
@@ -351,7 +351,7 @@ async def test_a_connection_remembers_why_its_last_consumers_were_closed_and_no_
         consumers.append(await cluster.subscribe(client, segment, epoch=epoch))
     await until(lambda: all(consumer.closed for consumer in consumers[:-1]))
     await cluster.subscribe(client, segment, epoch=CLOSED_KEPT + 20)
-    assert collections_of(node.service)["ConsumingService._connections"] <= CLOSED_KEPT + 2
+    assert footprint_of(node.service).lengths["ConsumingService._connections"] <= CLOSED_KEPT + 2
     with pytest.raises(NotAllowed):
         await consumers[-2].ack(Position(1, 0))
     with pytest.raises(InvalidArgument, match="not open"):
