@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import txnclient.sync
 from pyspark_txnstore.shared.process_client import DEFAULT_TIMEOUT_S, client_of
+from pyspark_txnstore.source.cuts import ATTEMPTS
 from txnclient.connection.address import parse_url
 from txnclient.reading.snapshot import Snapshot
-from txnwire.errors import InvalidArgument, TxnError
+from txnwire.errors import InvalidArgument, Timeout, TopicNotFound, TxnError
 from txnwire.names import TopicName
 
 if TYPE_CHECKING:
@@ -105,9 +106,23 @@ def topics_of(args: argparse.Namespace, client: txnclient.sync.Client) -> list[s
 
 
 def snapshot_now(args: argparse.Namespace) -> Snapshot:
-    """Takes a snapshot of the requested topics. Raises `JobFailed`, and any error of a client."""
+    """Takes a snapshot of the requested topics. Raises `JobFailed`, and any error of a client.
+
+    ▲ Lists the topics of a pattern again afterwards: one that was created in between may hold a part of a transaction
+    of which the snapshot has another part."""
     client = client_of(args.service, timeout_s=args.timeout_s)
-    return client.snapshot(topics_of(args, client))
+    topics = topics_of(args, client)
+    for _ in range(ATTEMPTS):
+        try:
+            cut = client.snapshot(topics)
+        except TopicNotFound:
+            if args.topics is not None:
+                raise
+            cut = None
+        if (now := topics_of(args, client)) == topics and cut is not None:
+            return cut
+        topics = now
+    raise Timeout(f"topics came and went in each of {ATTEMPTS} attempts to take a snapshot of them: try again")
 
 
 def add_cut(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:

@@ -37,6 +37,9 @@ from pyspark_txnstore.jobs.command_line import (
     spark_session,
 )
 from pyspark_txnstore.jobs.export_folder import ExportFolder, Increment
+from pyspark_txnstore.shared.offsets import adds
+from pyspark_txnstore.shared.options import SourceOptions
+from pyspark_txnstore.source.cuts import Cuts
 from txnclient.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ def export(args: argparse.Namespace) -> int:
     with folder.locked():
         last = folder.last()
         cut = _cut(args, last)
-        if last is not None and not cut.adds_to(last.cut):
+        if last is not None and not adds(last.cut, cut):
             print(f"{folder.path}: nothing new since increment {last.number}, revision {last.cut.revision}", flush=True)
             return CLEAN
         number = 1 if last is None else last.number + 1
@@ -73,24 +76,38 @@ def _cut(args: argparse.Namespace, last: Increment | None) -> Snapshot:
     if left_out := [topic for topic in sorted(last.cut.topics) if topic not in cut.topics]:
         # ▲ The next cut would lose this topic's place; were the topic added again, it would be exported once more.
         raise JobFailed(f"{left_out[0]} was exported to {args.output.path} so far: name it too, or use another folder")
-    if not args.allow_data_loss and (obstacle := last.cut.obstacle(cut)) is not None:
+    if not args.allow_data_loss and (obstacle := _obstacle(args, last.cut, cut)) is not None:
         raise JobFailed(f"{args.output.path} cannot be continued, use another folder: {obstacle}")
     return cut
 
 
-def _rows(session: SparkSession, args: argparse.Namespace, start: Snapshot | None, end: Snapshot) -> DataFrame:
-    reader = (
-        session.read.format("txnstore")
-        .options(**service_options(args))
-        .option("topics", ",".join(sorted(end.topics)))
-        .option("snapshot", end.to_json())
-        .option("failOnDataLoss", str(not args.allow_data_loss).lower())
-    )
+def _obstacle(args: argparse.Namespace, start: Snapshot, end: Snapshot) -> str | None:
+    """Why the export does not continue from `start` to `end`, or None. ▲ As the source, which reads on where a segment
+    that is gone only held what has aborted since."""
+    obstacle = start.obstacle(end)
+    if obstacle is None:
+        return None
+    settled = Cuts(SourceOptions.parse(_options(args, None, end), use="read")).settled(start, end)
+    return obstacle if settled is None else settled[0].obstacle(settled[1])
+
+
+def _options(args: argparse.Namespace, start: Snapshot | None, end: Snapshot) -> dict[str, str]:
+    """Options of the source for a read from `start` to `end`."""
+    options = {
+        **service_options(args),
+        "topics": ",".join(sorted(end.topics)),
+        "snapshot": end.to_json(),
+        "failOnDataLoss": str(not args.allow_data_loss).lower(),
+    }
     if start is not None:
-        reader = reader.option("startingOffsets", start.to_json())
+        options["startingOffsets"] = start.to_json()
     if args.partitions is not None:
-        reader = reader.option("minPartitions", str(args.partitions))
-    rows = reader.load()
+        options["minPartitions"] = str(args.partitions)
+    return options
+
+
+def _rows(session: SparkSession, args: argparse.Namespace, start: Snapshot | None, end: Snapshot) -> DataFrame:
+    rows = session.read.format("txnstore").options(**_options(args, start, end)).load()
     return rows if args.files is None else rows.coalesce(args.files)
 
 

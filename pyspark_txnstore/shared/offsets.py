@@ -31,10 +31,12 @@ __all__ = [
     "Isolation",
     "Offset",
     "PieceName",
+    "adds",
     "beginning",
     "check_isolation",
     "decode_offset",
     "encode_offset",
+    "is_laid_out_anew",
     "may_have_committed",
     "ranges",
     "settle",
@@ -171,6 +173,23 @@ def beginning(cut: Snapshot, first: Mapping[str, Position]) -> Snapshot:
 def before(position: Position) -> Position:
     """The place right before an entry: nothing is stored between the two."""
     return Position(position.ledger_id, position.entry_id - 1)
+
+
+def adds(start: Snapshot | None, end: Snapshot) -> bool:
+    """Whether a query or job at `start` must continue to `end`.
+
+    True also for a mere layout change: when retention takes a segment sealed behind `start`, the next cut must show
+    that nothing was lost."""
+    if start is None:
+        return any(one.end > EARLIEST for one in end.segments.values())
+    return end.adds_to(start) or is_laid_out_anew(start, end)
+
+
+def is_laid_out_anew(start: Snapshot, end: Snapshot) -> bool:
+    """Whether a topic in both has another layout."""
+    return any(
+        topic in start.topics and start.topics[topic].epoch != bounds.epoch for topic, bounds in end.topics.items()
+    )
 
 
 def topics_left(start: Snapshot | None, end: Snapshot) -> list[str]:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_txnstore.shared.offsets import encode_offset
+from pyspark_txnstore.shared.offsets import adds, encode_offset, is_laid_out_anew
 from pyspark_txnstore.shared.options import SourceOptions
 from pyspark_txnstore.shared.patience import Patience
 from pyspark_txnstore.source import first_batch
@@ -29,7 +29,6 @@ from pyspark_txnstore.source.look_back import pair_to_plan
 from pyspark_txnstore.source.source import plan, read
 from txnclient.reading.snapshot import Snapshot
 from txnwire.errors import DataTrimmed, InvalidArgument, TxnError
-from txnwire.ids import EARLIEST
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -234,20 +233,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Closes the process' client, which ends with the query: otherwise brokers would report to no reader."""
         self._idle.close()
-
-
-def adds(start: Snapshot | None, end: Snapshot) -> bool:
-    """Whether a stream at `start` must continue to `end`.
-
-    True also for a mere layout change: when retention takes a segment sealed behind `start`, the next cut must show
-    that nothing was lost."""
-    if start is None:
-        return any(one.end > EARLIEST for one in end.segments.values())
-    return end.adds_to(start) or is_laid_out_anew(start, end)
-
-
-def is_laid_out_anew(start: Snapshot, end: Snapshot) -> bool:
-    """Whether a topic in both has another layout."""
-    return any(
-        topic in start.topics and start.topics[topic].epoch != bounds.epoch for topic, bounds in end.topics.items()
-    )

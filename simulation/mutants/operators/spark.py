@@ -406,4 +406,39 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="job-lists-topics-once",
+        rule="the cut of a job with a pattern has all topics that were there when it was taken (X2)",
+        section="§10",
+        file="pyspark_txnstore/jobs/command_line.py",
+        old="        if (now := topics_of(args, client)) == topics and cut is not None:",
+        new="        if (now := topics) == topics and cut is not None:",
+        tests=("tests/spark/jobs/test_export_cuts.py::test_x2_a_job_takes_a_cut_of_all_topics_of_its_pattern",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="export-passes-over-a-split",
+        rule="an export knows of what was split before retention takes it, though nothing was sent",
+        section="§10",
+        file="pyspark_txnstore/jobs/export.py",
+        old="        if last is not None and not adds(last.cut, cut):",
+        new="        if last is not None and not cut.adds_to(last.cut):",
+        tests=(
+            "tests/spark/jobs/test_export_cuts.py::test_an_export_goes_on_to_another_layout_though_nothing_was_sent",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
+        name="export-held-up-by-what-has-aborted",
+        rule="what an aborted transaction held back is no loss of an export, if retention takes it (X2)",
+        section="§10",
+        file="pyspark_txnstore/jobs/export.py",
+        old="    return obstacle if settled is None else settled[0].obstacle(settled[1])",
+        new="    return obstacle",
+        tests=(
+            "tests/spark/jobs/test_export_cuts.py::"
+            "test_x2_what_an_aborted_transaction_held_back_is_no_loss_of_an_export",
+        ),
+        why_tests=NO_SPARK,
+    ),
 )

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,22 @@ def test_a_killed_export_is_finished_by_the_next(
     expected = [(f"{part}-{index}".encode(), topic) for part in "ab" for index in range(500)]
     assert rows(tmp_path) == sorted(expected)
     assert list(tmp_path.glob(".making-*")) == []
+
+
+def test_an_export_knows_of_a_split_before_anything_is_sent(
+    spark: SparkSession, service: Service, sync_client: txnclient.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    """▲ Retention may take the parent, all of which was exported, before the next run: that is no loss."""
+    sync_client.create_topic(topic, autoscale="off")
+    send(sync_client, topic, ["a", "b"], None)
+    assert run(service, tmp_path, "--topics", topic) == command_line.CLEAN
+    (parent,) = sync_client.describe_topic(topic).active
+    sync_client.split(parent.path)
+    assert run(service, tmp_path, "--topics", topic) == command_line.CLEAN
+    cut = ExportFolder(str(tmp_path)).last_cut()
+    bounds = cut.topics[topic]
+    children = {path: one for path, one in bounds.segments.items() if path != parent.path}
+    trimmed = replace(cut, topics={topic: bounds._replace(segments=children, lost_id=parent.segment_id)})
+    assert cut.obstacle(trimmed) is None
+    assert rows(tmp_path) == [(b"a", topic), (b"b", topic)]
+    assert spark.read.parquet(str(tmp_path)).count() == 2

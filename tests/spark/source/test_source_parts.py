@@ -22,13 +22,12 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.shared import kafka_options
-from pyspark_txnstore.shared.offsets import Isolation, encode_offset
+from pyspark_txnstore.shared.offsets import Isolation, adds, encode_offset
 from pyspark_txnstore.shared.options import OPTIONS, SinkOptions, SourceOptions
 from pyspark_txnstore.source import columns, first_batch
 from pyspark_txnstore.source.columns import SCHEMA, Batches, check_schema, schema_of
 from pyspark_txnstore.source.cuts import of_segment, passed_over
 from pyspark_txnstore.source.source import coarse, plan
-from pyspark_txnstore.source.stream import adds
 from txnclient import EntryHead, Snapshot, WholeEntry
 from txnclient.reading.entries import PieceHead
 from txnclient.reading.snapshot import SegmentBounds, Span, TopicBounds
