@@ -144,6 +144,21 @@ class Cuts:
         self._lost(f"{', '.join(gone)}: in the checkpoint's last batch, but deleted since, and perhaps created again")
         return None if start is None else _without(start, gone), _without(end, gone)
 
+    def check_kept(self, start: Snapshot | None, end: Snapshot) -> None:
+        """Checks the topics of a given `end` that are read from their beginning. ▲ They are read as far as they are
+        kept: of a topic that was deleted and made again that is nothing, as if it had been empty.
+
+        Raises `DataTrimmed`, unless data may be lost; `TopicNotFound`."""
+        for topic, bounds in end.topics.items():
+            held = [path for path, one in bounds.segments.items() if one.end > EARLIEST]
+            if not held or (start is not None and topic in start.topics):
+                continue
+            if all(map(self.client.describe_topic(topic).has_lost, held)):
+                self._lost(
+                    f"{topic}: nothing in the snapshot is kept any more: retention has taken all of it, or the topic "
+                    "was deleted and created again"
+                )
+
     def _there_now(self, topics: Sequence[str]) -> Mapping[str, TopicBounds]:
         """▲ Asks for cuts, which read the store: a list may leave out a topic that was just made again."""
         try:

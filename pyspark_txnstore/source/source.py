@@ -191,6 +191,8 @@ class BatchReader(DataSourceReader):
             return []
         if self._options.start == "latest":
             return []
+        if isinstance(self._options.end, Snapshot) and self._options.compacted is None:
+            cuts.check_kept(self._options.start if isinstance(self._options.start, Snapshot) else None, end)
         start, end = bounded(cuts, self._options, end)
         if start is not None:
             return list(plan(self._options, start, end))

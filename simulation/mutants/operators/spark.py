@@ -441,4 +441,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="snapshot-of-which-nothing-is-kept",
+        rule="a read up to a snapshot tells if nothing of a topic there is kept, as after the topic was made again",
+        section="§10",
+        file="pyspark_txnstore/source/source.py",
+        old="        if isinstance(self._options.end, Snapshot) and self._options.compacted is None:",
+        new="        if isinstance(self._options.end, Snapshot) and self._options.compacted is not None:",
+        tests=("tests/spark/source/test_source_topics.py::test_a_snapshot_of_which_nothing_is_kept_is_refused",),
+        why_tests=NO_SPARK,
+    ),
 )

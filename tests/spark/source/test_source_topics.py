@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import txnclient.sync
+from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.shared.offsets import decode_offset
 from pyspark_txnstore.shared.options import SourceOptions
 from pyspark_txnstore.source.columns import SCHEMA
@@ -427,3 +428,26 @@ def test_a_snapshot_of_other_topics_is_no_end(start: Start, sync_client: txnclie
     assert list(cut.topics) == [topic]
     with pytest.raises(InvalidArgument, match="not an offset"):
         query.reader.latestOffset({"v": 99}, query.reader.getDefaultReadLimit())
+
+
+@pytest.mark.parametrize("columns", ["value", "ledger_id"])
+@pytest.mark.parametrize("splits", [0, 1])
+def test_a_snapshot_of_which_nothing_is_kept_is_refused(
+    service: Service, sync_client: txnclient.sync.Client, topic: str, columns: str, splits: int
+) -> None:
+    """▲ A topic was deleted and made again: its snapshot would look empty."""
+    sync_client.create_topic(topic)
+    with sync_client.producer(topic) as producer:
+        producer.send_many([b"a", b"b"])
+    if splits:
+        sync_client.split(next(iter(sync_client.describe_topic(topic).active)).path)
+    cut = sync_client.snapshot(topic)
+    sync_client.delete_topic(topic, force=True)
+    sync_client.create_topic(topic)
+    options = {"service.url": service.url, "topic": topic, "snapshot": cut.to_json(), "columns": columns}
+    source = DefaultSource(options=options)
+    reader = source.reader(source.schema())
+    with pytest.raises(DataTrimmed, match=f"{topic}: nothing in the snapshot is kept any more"):
+        reader.partitions()
+    loose = DefaultSource(options={**options, "failOnDataLoss": "false"}).reader(source.schema())
+    assert [rows for part in loose.partitions() for rows in loose.read(part)] == []
