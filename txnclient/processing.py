@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from txnclient.batch_pace import BatchPace
 from txnclient.connection.deadlines import Backoff
@@ -76,6 +76,11 @@ class Limits:
             raise InvalidArgument("batch_messages, batch_bytes and commits_under_way are positive numbers")
         if self.linger_ms < 0 or self.patience < 0 or not self.txn_timeout > 0:
             raise InvalidArgument("linger_ms and patience must not be negative, txn_timeout must be positive")
+        # ▲ A number of numpy's may have few bits: counted with it, a batch has no room, or the loop never ends.
+        for name in ("batch_messages", "batch_bytes", "commits_under_way", "max_messages"):
+            if isinstance(value := getattr(self, name), SupportsIndex):
+                object.__setattr__(self, name, value.__index__())
+        object.__setattr__(self, "linger_ms", float(self.linger_ms))
 
 
 async def process(
@@ -111,7 +116,7 @@ async def process(
     """
     chosen = producers_by_name(producers)
     behind = consumer_impl(consumer)
-    pace, clock = BatchPace(batch_messages), behind.session.clock
+    clock = behind.session.clock
 
     async def work(messages: Sequence[Message[V]]) -> list[Handled]:
         handled: list[Handled] = []
@@ -134,6 +139,7 @@ async def process(
         idle_timeout=idle_timeout,
         patience=patience,
     )
+    pace = BatchPace(limits.batch_messages)
     return await Processing(behind, MessageWork(work, chosen), limits, pace).run()
 
 

@@ -22,11 +22,12 @@ class Deadline:
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
-        self.timeout_s = timeout_s
         try:
-            self.at = clock.monotonic() + timeout_s
-        except TypeError:
+            # ▲ A number of numpy's may have few bits: a moment counted with it is seconds off, or never comes.
+            self.timeout_s = timeout_s.__float__()
+        except (AttributeError, TypeError):
             raise InvalidArgument(f"a timeout is a number of seconds, not {timeout_s!r}") from None
+        self.at = clock.monotonic() + self.timeout_s
         if self.at != self.at:  # it would never have passed
             raise InvalidArgument("a timeout is a number of seconds, not nan")
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 from typing import NamedTuple
 
 from txnclient.connection.deadlines import Deadline
@@ -206,7 +207,9 @@ class AssignedFeeds:
             self._retire(self.by_path.pop(path))
         added = [path for path in mine if path not in self.by_path]
         feeds = max(1, len(self.by_path) + len(added))
-        window, window_bytes = max(1, self._settings.prefetch // feeds), max(1, self._settings.prefetch_bytes // feeds)
+        # ▲ Numbers of numpy's may have few bits: permits counted with them would run out.
+        prefetch, prefetch_bytes = index(self._settings.prefetch), index(self._settings.prefetch_bytes)
+        window, window_bytes = max(1, prefetch // feeds), max(1, prefetch_bytes // feeds)
         for feed in self.by_path.values():
             feed.set_window(window, window_bytes)
         for path in added:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from operator import index
 from typing import Final, NamedTuple
 
 from txnclient.connection.deadlines import Deadline
@@ -233,7 +234,7 @@ class _EntriesReading:
         self._bounds = bounds
         to_snapshot = bounds.span is not None and bounds.span.end is not None
         self._isolation = pb.ISOLATION_SNAPSHOT if to_snapshot else isolation
-        self._inbox = _EntryInbox(min(prefetch_bytes, LARGEST_WINDOW_BYTES))
+        self._inbox = _EntryInbox(min(index(prefetch_bytes), LARGEST_WINDOW_BYTES))
         self._timeout_s = timeout_s
         self._tasks = OwnedTasks()
         self._session = session.with_tasks(self._tasks)

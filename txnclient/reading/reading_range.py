@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
 from txnclient.consuming.places.starts import (
     StartArgument,
@@ -93,7 +94,7 @@ class DividedPrefetch:
     """Divides a reader's prefetch among the segments that it reads at once. `messages`, `bytes`: the share of each."""
 
     def __init__(self, messages: int, size: int) -> None:
-        self._all = (messages, size)
+        self._all = (index(messages), index(size))  # ▲ numpy's may have few bits
         self.messages, self.bytes = self._all
 
     def divide(self, among: int) -> bool:
