@@ -16,6 +16,7 @@ from tests.cluster import InProcessCluster
 PROGRAM = '''
 import asyncio, gc, json, os, sys
 import txnclient, txnclient.sync
+from txnclient.sync.bridge import Sent
 
 url, parent_closes, face = sys.argv[1], sys.argv[2] == "closes", sys.argv[3]
 
@@ -56,6 +57,9 @@ if face == "sync":
     txn = client.begin()
     calls |= {"begin": client.begin, "send": lambda: producer.send(b"x")}
     calls |= {"commit": txn.commit, "list": client.list_topics}
+    sent = Sent(lambda function: None, None)  # not answered yet as the parent forks
+    calls |= {"result": lambda: sent.result(10), "exception": lambda: sent.exception(10)}
+    calls |= {"poll": lambda: sent.result(0)}
     if parent_closes:
         client.close()
     print(json.dumps({name: child(call) for name, call in calls.items()}))

@@ -93,10 +93,7 @@ class Session:
 
     def _where(self) -> str:
         if os.getpid() != self.pid:
-            return (
-                f"this client was opened by process {self.pid}, from which this one ({os.getpid()}) was forked: "
-                "connect in the children only, or start them by 'spawn' or 'forkserver'"
-            )
+            return forked_from(self.pid)
         if self.loop.is_closed():
             return "the event loop that this client was opened in has ended: connect again, once in each asyncio.run()"
         return (
@@ -155,3 +152,10 @@ class Session:
         """The error when time is up: the last one if it proves that nothing was done, else a `Timeout` that quotes
         it."""
         return last if isinstance(last, _DEFINITE) else deadline.expired(what, last)
+
+
+def forked_from(pid: int) -> str:
+    return (
+        f"this client was opened by process {pid}, from which this one ({os.getpid()}) was forked: connect in the "
+        "children only, or start them by 'spawn' or 'forkserver'"
+    )

@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from txnclient.connection.opening import Closable, Opening
+from txnclient.connection.session import forked_from
 from txnclient.producing.untold import Looked
 from txnclient.reading.unfinished import UnfinishedSync
 from txnclient.transactions.transaction_impl import TransactionImpl
@@ -70,12 +71,15 @@ class Sent(Future[T]):
         self.inner: asyncio.Future[T] | None = None
         self._soon = soon
         self._txn = txn
+        self._pid = os.getpid()
 
     def result(self, timeout: float | None = None) -> T:
         self.exception(timeout)
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done() and os.getpid() != self._pid:  # ▲ C6: no answer reaches a forked child
+            raise for_good(InvalidArgument(forked_from(self._pid)))
         if timeout != 0 and not self.done():
             self._expect_elsewhere()
         if timeout is None:
@@ -292,10 +296,7 @@ class Bridge:
         refused: str | None = None
         with self._lock:
             if self._pid != os.getpid():
-                refused = (
-                    f"this client was opened by process {self._pid}, from which this one ({os.getpid()}) was forked: "
-                    "connect in the children only, or start them by 'spawn' or 'forkserver'"
-                )
+                refused = forked_from(self._pid)
             elif threading.current_thread() is self._thread:
                 refused = "the synchronous face was called by its own event loop, which would wait for itself for ever"
             elif self._stopped:
