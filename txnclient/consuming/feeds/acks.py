@@ -36,7 +36,10 @@ size; the metadata store accepts a million bytes. A partly acked entry of 100 00
 POSITION_BYTES = 24
 
 EXPIRY_SLACK_S = 30.0
-"""How long past its deadline a named transaction is taken to be undecided."""
+"""How long past its deadline a transaction is taken to be undecided."""
+
+FORGET_FROM = 1024
+"""Number of transactions from which expired ones without a name are removed."""
 
 AGAIN_AT_ONCE = 1000
 """Commands that are sent again in one turn of the loop, once there is a connection."""
@@ -140,6 +143,7 @@ class FeedAcks:
         self._unanswered_of: dict[TransactionImpl | None, dict[AckBatch, None]] = {}
         """The same by transaction, because very many may abort at once."""
         self._took_part: dict[TransactionImpl, None] = {}
+        self._forget_at = FORGET_FROM
         self._link: Link | None = None
         self._consumer_id = 0
         self._flush_soon: asyncio.Handle | None = None
@@ -267,16 +271,17 @@ class FeedAcks:
     def _batch(self, txn: TransactionImpl | None, under: Under | None, deadline: Deadline) -> AckBatch:
         if txn is not None:
             txn.started(self)
-            if txn.name is not None and txn not in self._took_part:
+            if txn not in self._took_part and (txn.name is not None or len(self._took_part) >= self._forget_at):
                 self._forget_expired()
             self._took_part[txn] = None
         return AckBatch(txn, under, deadline, self._session.loop.create_future(), self._inbox.epoch)
 
     def _forget_expired(self) -> None:
-        """Forget named transactions whose deadline passed long ago: other clients have ended them."""
+        """Forget transactions whose deadline passed long ago: other clients, or the service, have ended them."""
         now = self._session.clock.monotonic()
-        for txn in [txn for txn in self._took_part if txn.name is not None and txn.expires_at + EXPIRY_SLACK_S < now]:
+        for txn in [txn for txn in self._took_part if txn.expires_at + EXPIRY_SLACK_S < now]:
             del self._took_part[txn]
+        self._forget_at = max(FORGET_FROM, 2 * len(self._took_part))
 
     @property
     def in_named(self) -> bool:

@@ -14,6 +14,7 @@ from tests.txnclient.consuming.received.test_delivered import in_turn, named
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
 from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
+from txnclient.consuming.feeds import acks as acks_of_feeds
 from txnclient.consuming.received.message import Message
 from txnclient.transactions.transaction import impl_of
 from txnwire.protocol import MAX_PERMITS
@@ -191,3 +192,18 @@ async def test_c9_a_prefetch_of_more_messages_than_one_grant_takes_is_granted_wh
         await until(lambda: sorted(server.permits.values()) == [5 * MAX_PERMITS // 2] * 2, within_s=5.0)
         grants = [command.flow.permits for command in server.commands if command.HasField("flow")]
         assert max(grants) == MAX_PERMITS
+
+
+@virtual_time
+async def test_transactions_that_are_never_ended_are_forgotten_once_the_service_has_ended_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acks_of_feeds, "FORGET_FROM", 4)
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        for number in range(40):
+            server.deliver(LEFT, number, b"l")
+            message = await consumer.receive()
+            await consumer.ack(message, txn=await client.begin(timeout=1.0))
+            await asyncio.sleep(10.0)
+        assert len(consumer_impl(consumer)._feeds[LEFT].acks._took_part) <= 9
