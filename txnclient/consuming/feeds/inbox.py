@@ -474,7 +474,9 @@ class QueueInbox(Inbox):
         """End the holds of these messages; returns the bitmaps of those that were held."""
         given: dict[Position, int] = {}
         for entry, bits in by_entry(messages):
-            if held := bits & self.current(entry):
+            # A copy that was pickled is none of those handed out, and stands for them.
+            carried = entry.holder is None and entry.under is not None and entry.under == self.under
+            if held := bits & (self._held.get(entry.position, 0) if carried else self.current(entry)):
                 for position in entry.positions:
                     given[position] = given.get(position, 0) | held
                     self._release(position, held)

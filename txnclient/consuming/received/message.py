@@ -105,7 +105,8 @@ class Message(Struct, Generic[V], gc=False, eq=False):
     """One message of an entry. It copies bytes out of the entry only when `value`, `data` or `key` is read.
 
     It pickles with its own bytes and its decoded value, or the error of its serializer, which stays behind. The
-    consumer that has received it can ack it outside of transactions; in one it takes what `receive` has returned."""
+    consumer that has received it can ack it outside of transactions, and nack it; a transaction takes what `receive`
+    has returned."""
 
     # ▲ The garbage collector does not visit it (`gc=False`): visits were half the cost of a consumer. So it refers only
     # to its entry: a value that an application made could lead back to it, and such a cycle would never be freed.

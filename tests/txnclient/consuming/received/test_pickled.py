@@ -54,6 +54,28 @@ async def test_a_message_pickles_with_its_own_bytes(cluster: InProcessCluster, c
         assert await consumer.receive_many(1, timeout=0.2) == [], "acked by copies"
 
 
+async def test_a_copy_gives_back_what_the_consumer_holds_and_nothing_else(
+    cluster: InProcessCluster, client: txnclient.Client
+) -> None:
+    """▲ Otherwise the message stays with the consumer, and nobody gets it, until that closes."""
+    await client.create_topic(TOPIC)
+    async with (
+        await client.producer(TOPIC) as producer,
+        await client.consumer(TOPIC, "q", type="queue") as consumer,
+        await client.reader(TOPIC) as reader,
+    ):
+        await producer.send(b"job")
+        message, foreign = await consumer.receive(timeout=20), await reader.receive(timeout=20)
+        await consumer.nack(carried(foreign), delay=0)
+        assert await consumer.receive_many(1, timeout=0.2) == [], "received by a reader"
+        await consumer.nack(carried(message), delay=0)
+        again = await consumer.receive(timeout=20)
+        assert (again.value, again.redelivery_count) == (b"job", 1)
+        await consumer.ack(again)
+        await consumer.nack(carried(again), delay=0)
+        assert await consumer.receive_many(1, timeout=0.2) == [], "acked"
+
+
 async def test_a_large_value_pickles_before_and_after_it_was_put_together(
     cluster: InProcessCluster, client: txnclient.Client
 ) -> None:
