@@ -227,10 +227,13 @@ class FileLedgerStore:
         discard: Callable[[T], None] | None = None,
         failure: type[LedgerFailed] = LedgerFailed,
     ) -> T:
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if future.cancelled():
+            # ▲ A caller that was cancelled in the turn of the close must end, and not go on after a failure.
+            if future.cancelled() and (task is None or task.cancelling() == cancels):
                 raise failure(f"{what}: the ledger store was closed") from None
             future.add_done_callback(partial(_discard_result, discard))
             raise

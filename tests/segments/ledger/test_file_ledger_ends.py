@@ -20,6 +20,7 @@ from segments.ledger.ledger_files import LedgerPaths
 from segments.ledger.ledger_format import MAX_GROUP_BYTES
 from simulation.judges.leftovers import files_left
 from tests.segments.ledger_store_contract import SEGMENT, filled
+from tests.waiting import until
 from txnwire.errors import DataCorrupt
 
 
@@ -295,3 +296,25 @@ async def test_l5_a_group_that_reached_the_disk_before_another_of_its_sync_ackno
     assert (await successor.fence(SEGMENT, 1)).entries == 1
     for one in (ledgers, successor):
         await one.close()
+
+
+async def test_a_caller_that_is_cancelled_in_the_turn_of_the_close_ends_as_cancelled(tmp_path: Path) -> None:
+    """▲ A task that took it for a failure of the disk would go on, and whoever waits for its end with it."""
+    ledgers, begun, gate = FileLedgerStore(tmp_path, threads=1), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        gate.wait()
+
+    busy = asyncio.ensure_future(ledgers.run(wait, "waiting"))
+    await until(begun.is_set)
+    cancelled, told = (asyncio.ensure_future(ledgers.run(wait, "waiting")) for _ in range(2))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(ledgers.close())
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    with pytest.raises(LedgerFailed, match="the ledger store was closed"):
+        await told
+    gate.set()
+    await asyncio.gather(closing, busy)
