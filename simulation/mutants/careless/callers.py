@@ -10,6 +10,8 @@ BELONGING = "tests/txnclient/test_closed_and_foreign_calls.py::"
 MALFORMED = "tests/txnclient/producing/test_malformed.py::"
 FORKED = "tests/txnclient/test_forked.py::test_every_call_in_a_forked_child_fails_at_once"
 DEAD_LETTERS = "tests/txnclient/consuming/feeds/test_dead_letters.py::"
+CARELESS_ACKS = "tests/txnclient/consuming/feeds/test_careless_acks.py::"
+FEW_BITS = "tests/txnclient/test_numbers_of_few_bits.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -236,5 +238,81 @@ MUTANTS: tuple[Mutant, ...] = (
         new='_log = logging.getLogger("wire")',
         tests=("tests/txnclient/test_logging.py::test_a_malformed_frame_is_logged_below_txnclient_and_not_printed",),
         why_tests="it hears every logger",
+    ),
+    Mutant(
+        name="prefetch-of-few-bits",
+        rule="a number of numpy's counts as any other (C9)",
+        section="§8",
+        file="txnclient/consuming/assigned_feeds.py",
+        old="= index(self._settings.prefetch), index(self._settings.prefetch_bytes)\n",
+        new="= self._settings.prefetch, index(self._settings.prefetch_bytes)\n",
+        tests=(FEW_BITS + "test_a_consumer_s_prefetch_of_few_bits_counts_as_any_other[queue]",),
+        why_tests="its callers give Python's own numbers",
+    ),
+    Mutant(
+        name="timeout-of-few-bits",
+        rule="a timeout of numpy's ends when any other does (C9)",
+        section="§8",
+        file="txnclient/connection/deadlines.py",
+        old="self.timeout_s = timeout_s.__float__()\n",
+        new="self.timeout_s = timeout_s + 0\n",
+        tests=(FEW_BITS + "test_a_timeout_of_few_bits_ends_when_any_other_does[float32]",),
+        why_tests="its callers give Python's own numbers",
+    ),
+    Mutant(
+        name="limits-of-few-bits",
+        rule="the limits of a processing loop count as any other numbers (C9)",
+        section="§8",
+        file="txnclient/processing.py",
+        old="object.__setattr__(self, name, value.__index__())\n",
+        new="value.__index__()\n",
+        tests=(FEW_BITS + "test_a_loop_s_limits_of_few_bits_count_as_any_others",),
+        why_tests="its callers give Python's own numbers",
+    ),
+    Mutant(
+        name="forked-child-waits-for-a-send",
+        rule="who waits in a forked child for a message that its parent has sent is refused (C6, C7)",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="if not self.done() and os.getpid() != self._pid:",
+        new="if self.done() and os.getpid() != self._pid:",
+        tests=(FORKED + "[stays-sync]",),
+        why_tests="it starts no processes",
+    ),
+    Mutant(
+        name="open-transactions-kept-for-ever",
+        rule="a consumer forgets transactions that nobody ended once the service has ended them",
+        section="§8",
+        file="txnclient/consuming/feeds/acks.py",
+        old="(txn.name is not None or len(self._took_part) >= self._forget_at)",
+        new="txn.name is not None",
+        tests=(CARELESS_ACKS + "test_transactions_that_are_never_ended_are_forgotten_once_the_service_has_ended_them",),
+        why_tests="its runs are short",
+    ),
+    Mutant(
+        name="copy-gives-nothing-back",
+        rule="a message that was pickled is given back as the one that was received",
+        section="§8",
+        file="txnclient/consuming/feeds/inbox.py",
+        old="(self._held.get(entry.position, 0) if carried else self.current(entry))",
+        new="(0 if carried else self.current(entry))",
+        tests=(
+            "tests/txnclient/consuming/received/test_pickled.py::"
+            "test_a_copy_gives_back_what_the_consumer_holds_and_nothing_else",
+        ),
+        why_tests="it pickles no messages",
+    ),
+    Mutant(
+        name="cancel-taken-for-a-failed-disk",
+        rule="a caller that is cancelled in the turn of the ledgers' close ends as cancelled",
+        section="§7",
+        file="segments/ledger/file_ledger.py",
+        old=" and (task is None or task.cancelling() == cancels):\n",
+        new=":\n",
+        tests=(
+            "tests/segments/ledger/test_file_ledger_ends.py::"
+            "test_a_caller_that_is_cancelled_in_the_turn_of_the_close_ends_as_cancelled",
+        ),
+        why_tests="its ledgers are not files",
     ),
 )
