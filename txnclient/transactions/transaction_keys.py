@@ -174,11 +174,12 @@ class HeldKey:
     async def begin(self, timeout_s: float, deadline: Deadline) -> TransactionImpl:
         """Begin under the key. Raises `ExpiredTransaction` (fenced), `InvalidTxnState` while another one is open; else
         as any begin."""
-        if self._undoing is not None:
-            await asyncio.wait((self._undoing,), timeout=deadline.remaining())
-            if not self._undoing.done():
+        while (undoing := self._undoing) is not None:
+            await asyncio.wait((undoing,), timeout=deadline.remaining())
+            if not undoing.done():
                 raise deadline.expired(f"undoing a begin of the key {self.key!r} that was cancelled")
-            self._undoing = None
+            if self._undoing is undoing:  # ▲ others wait for it, too
+                self._undoing = None
         await self._expect_none_open(deadline)
         self._beginning = True
         try:

@@ -315,4 +315,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="its ledgers are not files",
     ),
+    Mutant(
+        name="one-waits-for-a-cancelled-keyed-begin",
+        rule="several begins may wait for the end of a cancelled one of their key (C5)",
+        section="§9",
+        file="txnclient/transactions/transaction_keys.py",
+        old="            if not undoing.done():\n",
+        new="            if self._undoing is None or not self._undoing.done():\n",
+        tests=(
+            "tests/txnclient/transactions/test_keyed_begins.py::"
+            "test_c5_of_begins_that_wait_for_the_end_of_a_cancelled_one_one_begins",
+        ),
+        why_tests="a simulated client begins one after the other",
+    ),
 )
