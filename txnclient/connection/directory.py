@@ -26,6 +26,8 @@ FIRST_SEARCH_S = 0.2
 LONGEST_SEARCH_S = 30.0
 CANDIDATES = 3
 """How many servers to try before the next pause, if home is stale."""
+MOST_ABSENT = 1000
+"""Most topics that are followed though they do not exist."""
 
 _log = logging.getLogger("txnclient")
 
@@ -51,7 +53,7 @@ class ClientDirectory:
         self._asked: dict[str, int] = {}
         """Topics that home is being asked for, and how many calls wait."""
         self._absent: dict[str, int] = {}
-        """The revision up to which a followed topic is known not to exist."""
+        """The revision up to which a followed topic is known not to exist; the latest news last."""
         self._not_followed: TxnError | None = None
         """The error of the latest attempt to follow the cluster."""
         self._refused: TxnError | None = None
@@ -312,11 +314,17 @@ class ClientDirectory:
             # back. (0: an older server does not send the revision.)
             return
         self._topics[layout.topic] = TopicLayout.from_wire(layout) if layout.exists else None
-        if layout.exists:
-            self._absent.pop(layout.topic, None)
-        else:
+        self._absent.pop(layout.topic, None)
+        if not layout.exists:
             self._absent[layout.topic] = layout.topic_revision
+            self._forget_absent()
         self.wake()
+
+    def _forget_absent(self) -> None:
+        """▲ Names that never were, or are no more, are without end, and each is asked for at each new home, before the
+        client goes on there. Who needs a forgotten one asks again."""
+        while len(self._absent) > MOST_ABSENT and (oldest := next(iter(self._absent))) not in self._asked:
+            del self._absent[oldest], self._topics[oldest]
 
     def wake(self) -> None:
         """Something has changed: wake the waiting tasks."""

@@ -328,4 +328,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="a simulated client begins one after the other",
     ),
+    Mutant(
+        name="absent-topics-followed-for-ever",
+        rule="a client follows a bounded number of topics that do not exist",
+        section="§11",
+        file="txnclient/connection/directory.py",
+        old="            self._forget_absent()\n",
+        new="",
+        tests=(
+            "tests/txnclient/connection/test_topics_of_a_new_home.py::"
+            "test_of_topics_that_do_not_exist_the_latest_are_followed_and_asked_for_at_the_next_home",
+        ),
+        why_tests="its clients ask for topics that exist",
+    ),
 )

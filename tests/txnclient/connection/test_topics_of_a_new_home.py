@@ -12,6 +12,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.connection.test_stale_home import ADDRESSES, home_of
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected
 from tests.waiting import until
+from txnclient.connection import directory
 
 
 def _owning_home(cluster: Cluster) -> ScriptedServer:
@@ -76,6 +77,30 @@ async def test_all_topics_are_followed_at_the_next_home() -> None:
         await asyncio.sleep(1.0)
         asked = [one.watch_layout.topic for server in cluster.servers.values() for one in server.commands]
         assert sorted(filter(None, asked)) == sorted(topics)
+        await _hears_of_a_split(cluster, client, home)
+
+
+@virtual_time
+async def test_of_topics_that_do_not_exist_the_latest_are_followed_and_asked_for_at_the_next_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """▲ Names that never were are without end: a client would ask for all of them before it goes on."""
+    monkeypatch.setattr(directory, "MOST_ABSENT", 2)
+    async with connected(*ADDRESSES, timeout=10.0) as (cluster, client):
+        home = _owning_home(cluster)
+        await client.describe_topic(TOPIC)
+        absent = [f"topic://public/default/absent-{number}" for number in range(5)]
+        for topic in absent:
+            with pytest.raises(txnclient.TopicNotFound):
+                await client.describe_topic(topic)
+        for server in cluster.servers.values():
+            server.commands.clear()
+        await home.cut()
+        await asyncio.sleep(1.0)
+        asked = [one.watch_layout.topic for server in cluster.servers.values() for one in server.commands]
+        assert sorted(filter(None, asked)) == sorted([TOPIC, *absent[-2:]])
+        with pytest.raises(txnclient.TopicNotFound):
+            await client.describe_topic(absent[0])
         await _hears_of_a_split(cluster, client, home)
 
 
