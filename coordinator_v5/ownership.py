@@ -278,8 +278,14 @@ class TcidOwnership:
             if event.kind is EventKind.PUT and record.key.startswith(keys.TC) and record.lease == lease.id:
                 tcid = _tcid_of(record.key)
                 if tcid is not None and tcid not in self._mine and self._holders.get(tcid) == self._registration.id:
-                    log.warning("coordinator id not served is given up", tcid=tcid)
-                    await self._store.commit(plan_give_up_tcid(tcid, record.create_revision))
+                    await self._taken_or_free(tcid, record.create_revision, lease)
+
+    async def _taken_or_free(self, tcid: int, epoch: int, lease: Lease) -> None:
+        """▲ Not while ids are being taken: etcd may tell the watch of a taking before it answers it."""
+        async with self._taking:
+            if tcid not in self._mine:
+                log.warning("coordinator id not served is given up", tcid=tcid)
+                await self._free(tcid, epoch, lease)
 
     async def _give_up_excess(self, lease: Lease) -> None:
         """Once nothing has changed for a while, leave the excess over our share to others."""
@@ -305,7 +311,18 @@ class TcidOwnership:
             self._losing[tcid] = None
         # ▲ Stop its begins first; those in flight compare its epoch, and land before it is free or never.
         await self._tell_lost()
-        await all_of(self._store.commit(plan_give_up_tcid(*one)) for one in given.items())
+        await all_of(self._free(tcid, epoch, lease) for tcid, epoch in given.items())
+
+    async def _free(self, tcid: int, epoch: int, lease: Lease) -> None:
+        """▲ Repeats while the lease is valid: raising the error would give up the lease, and all other ids with it."""
+        while lease.valid():
+            try:
+                await self._store.commit(plan_give_up_tcid(tcid, epoch))
+            except (StoreFull, StoreUnavailable, OutcomeUnknown) as error:
+                log.warning("coordinator id not freed, trying again", tcid=tcid, error=str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     def _excess(self) -> dict[int, int]:
         tcids = share(self._settings.tcids, list(self._members), self._holders, self._registration.id).give_up

@@ -11,12 +11,12 @@ import pytest
 
 from coordinator_v5.ownership import TcidOwnership
 from coordinator_v5.settings import CoordinatorSettings
-from tests.coordinator_v5.processes import StepClock, fresh_etcd
+from tests.coordinator_v5.processes import LOST_BEFORE, Fates, StepClock, fresh_etcd
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.memory.memory_store import MemoryStore
+from txnstore.memory.memory_store import Fate, MemoryStore
 from txnstore.records import RegistrationRecord
 from txnstore.store import Commit, Delete, Event, EventKind, KeyValue, Put, WatchBatch
 
@@ -50,8 +50,8 @@ class Held:
 
 
 @asynccontextmanager
-async def holding(etcd: MemoryEtcd, tcids: int = 2) -> AsyncIterator[Held]:
-    store = MemoryStore(etcd, StepClock(), Random(1), name="one")
+async def holding(etcd: MemoryEtcd, tcids: int = 2, fates: Fates | None = None) -> AsyncIterator[Held]:
+    store = MemoryStore(etcd, StepClock(), Random(1), name="one", faults=fates)
     held = Held(store, tcids)
     running = asyncio.ensure_future(held.ownership.run())
     try:
@@ -125,6 +125,20 @@ async def test_an_id_that_is_given_up_is_acted_for_no_more_before_it_is_free() -
 
 
 @virtual_time
+async def test_an_id_whose_giving_up_is_not_answered_costs_none_of_those_that_are_kept() -> None:
+    """As while etcd defragments: it renews leases all the same."""
+    etcd, fates = fresh_etcd(), Fates()
+    async with holding(etcd, fates=fates) as held:
+        fates.skip, fates.script = 1, [LOST_BEFORE] * 20  # answered: the write that shows whether others can take ids
+        etcd.mvcc.commit([Commit(puts=(Put(keys.tc_member("two"), records.encode(OTHER)),))])
+        await until(lambda: len(held.mine) == 1)
+        (kept,) = held.mine
+        waited_s = await until(lambda: etcd.mvcc.get(keys.tc(1 - kept)) is None, within_s=60)
+        assert (list(held.mine), len(held.lost_at)) == ([kept], 1)
+        assert waited_s > 15, "the giving up was never in want of an answer"
+
+
+@virtual_time
 async def test_an_id_that_stands_on_its_lease_and_is_not_served_is_taken_anew() -> None:
     etcd = fresh_etcd()
     async with holding(etcd) as held:
@@ -139,6 +153,24 @@ async def test_an_id_that_stands_on_its_lease_and_is_not_served_is_taken_anew() 
             etcd.mvcc.commit([Commit(puts=(put,))])
         await until(lambda: len(held.mine) == 2)
         assert all(held.mine[tcid] > epoch for tcid, epoch in before.items())
+
+
+@virtual_time
+async def test_an_id_whose_taking_is_heard_of_before_its_answer_is_not_given_up() -> None:
+    """▲ etcd may tell the watch of a write before it answers the write."""
+    etcd, fates = fresh_etcd(), Fates()
+    async with holding(etcd, fates=fates) as held:
+        plenty, etcd.quota_bytes, etcd.no_space = etcd.quota_bytes, 1, True
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(0)), Delete(keys.tc(1))))])
+        await until(lambda: not held.mine)
+        await asyncio.sleep(2)  # it tries again, behind what the watch has told
+        fates.script = [Fate(arrive_s=0.001, answer_s=0.2)] * 3
+        etcd.quota_bytes, etcd.no_space = plenty, False
+        await until(lambda: len(held.mine) == 2)
+        told = len(held.lost_at)
+        await asyncio.sleep(5)
+        assert len(held.mine) == 2
+        assert len(held.lost_at) == told, "they were given up, and taken once more"
 
 
 @virtual_time

@@ -11,6 +11,7 @@ TAKE_OVER = "tests/coordinator_v5/background/test_take_over.py::"
 COLLECTION = "tests/coordinator_v5/background/test_collection.py::"
 IN_COMPANY = "tests/coordinator_v5/background/test_collection_in_company.py::"
 NO_BAD_RECORD = "no simulated fault writes a record that is not ours"
+OWNERSHIP = "tests/coordinator_v5/test_ownership.py::"
 FULL = "tests/coordinator_v5/test_full.py::"
 ALONE = "no seed was looked for: its test dies of this line alone"
 
@@ -348,6 +349,26 @@ MUTANTS: tuple[Mutant, ...] = (
         new='except StoreFull as error:\n            log.warning("free',
         tests=(FULL + "test_an_id_whose_taking_is_not_answered_costs_none_of_those_that_are_held",),
         why_tests=ALONE,
+    ),
+    Mutant(
+        name="unanswered-giving-up-costs-kept-ids",
+        rule="a coordinator id whose giving up is not answered costs none of those that are kept",
+        section="§9",
+        file="coordinator_v5/ownership.py",
+        old="        await all_of(self._free(tcid, epoch, lease) for tcid, epoch in given.items())\n",
+        new="        await all_of(self._store.commit(plan_give_up_tcid(*one)) for one in given.items())\n",
+        tests=(OWNERSHIP + "test_an_id_whose_giving_up_is_not_answered_costs_none_of_those_that_are_kept",),
+        why_tests=ALONE,
+    ),
+    Mutant(
+        name="given-up-while-it-is-taken",
+        rule="a coordinator id whose taking is heard of before it is answered is not given up",
+        section="§9",
+        file="coordinator_v5/ownership.py",
+        old="        async with self._taking:\n            if tcid not in self._mine:\n",
+        new="        if True:\n            if tcid not in self._mine:\n",
+        tests=(OWNERSHIP + "test_an_id_whose_taking_is_heard_of_before_its_answer_is_not_given_up",),
+        why_tests="the ids are back a moment later: no judge knows a rule that this breaks",
     ),
     Mutant(
         name="ids-given-up-in-a-full-etcd",
