@@ -23,20 +23,24 @@ from txnctl.commands.shared.running import run
 from txnctl.commands.shared.typed import seconds as seconds_option
 from txnctl.commands.shared.typed import size as size_option
 from txnwire.clock import SystemClock
+from txnwire.protocol import MAX_CHUNKED_BYTES
 
 app = group("Load on a running cluster: rates, percentiles, errors.")
 
 DIFFERENT_VALUES = 1024
 PROGRESS_EVERY_S = 1.0
 RECEIVE_S = 0.5
+MOST = 1_000_000
+"""▲ Of any number: all calls that are due are begun in one turn of the loop, which heeds no Ctrl-C meanwhile."""
 
 Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name")]
 Seconds = Annotated[float, seconds_option(least=0.1, help="for how long")]
 Rate = Annotated[
-    float | None, typer.Option(min=0.1, help="calls a second, each timed from when it was due; default: as many as go")
+    float | None,
+    typer.Option(min=0.1, max=MOST, help="calls a second, each timed from when it was due; default: as many as go"),
 ]
-Concurrency = Annotated[int, typer.Option(min=1, help="calls at once, where no rate is given")]
-Size = Annotated[int, size_option(help="bytes of a message, which are random")]
+Concurrency = Annotated[int, typer.Option(min=1, max=MOST, help="calls at once, where no rate is given")]
+Size = Annotated[int, size_option(help="bytes of a message, which are random", most=MAX_CHUNKED_BYTES)]
 Create = Annotated[int | None, typer.Option(min=1, help="create the topic first, with so many segments")]
 
 
@@ -44,7 +48,7 @@ Create = Annotated[int | None, typer.Option(min=1, help="create the topic first,
 def produce(
     topic: Topic,
     size: Size = 100,
-    batch: Annotated[int, typer.Option(min=1, help="messages a call: 1 sends, more send in bulk")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=MOST, help="messages a call: 1 sends, more send in bulk")] = 1,
     concurrency: Concurrency = 64,
     rate: Rate = None,
     seconds: Seconds = 10.0,
@@ -79,8 +83,8 @@ def consume(
     topic: Topic,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="it is created if it is new")] = "bench",
     kind: Annotated[str, typer.Option("--type", help="stream or queue")] = "stream",
-    consumers: Annotated[int, typer.Option(min=1, help="in this process")] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="messages taken and acked at once, at most")] = 1000,
+    consumers: Annotated[int, typer.Option(min=1, max=MOST, help="in this process")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=MOST, help="messages taken and acked at once, at most")] = 1000,
     start: Annotated[str, typer.Option(help="where a new subscription begins: earliest or latest")] = "earliest",
     seconds: Seconds = 10.0,
     output: Output = Format.TABLE,
@@ -123,7 +127,7 @@ def _receiving(consumer: txnclient.Consumer, batch: int, load: CallLoad, clock: 
 def transactions(
     topic: Topic,
     size: Size = 100,
-    messages: Annotated[int, typer.Option(min=0, help="sent in each transaction")] = 1,
+    messages: Annotated[int, typer.Option(min=0, max=MOST, help="sent in each transaction")] = 1,
     abort: Annotated[float, typer.Option(min=0.0, max=1.0, help="share of them that is aborted")] = 0.0,
     concurrency: Concurrency = 64,
     rate: Rate = None,

@@ -21,7 +21,7 @@ def health(
         str, typer.Option(envvar="TXN_ADMIN_LISTEN", help="host:port of its HTTP, as `serve` was given it")
     ] = "127.0.0.1:6660",
     alive: Annotated[bool, typer.Option("--alive", help="whether it runs, ready or not")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds to wait for the answer")] = 6.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="seconds to wait for the answer")] = 6.0,
 ) -> None:
     """Whether the server process here is ready; exit 1, and why, if it is not."""
     if admin_listen == NO_ADMIN:
@@ -38,6 +38,6 @@ def health(
     except urllib.error.HTTPError as error:
         print(error.read().decode().strip())
         raise typer.Exit(1) from error
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError, OverflowError) as error:  # also of a name that is none, of a port
         print(f"no server answers HTTP at {host}:{port}: {error!r}")
         raise typer.Exit(1) from error

@@ -32,8 +32,10 @@ DURATIONS_MS: Final = {
     for unit in units.split()
 }
 
-_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\Z")
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
+_NUMBER: Final = r"([0-9]{1,30}(?:\.[0-9]{1,30})?)"
+"""▲ So few digits that it is finite in any unit."""
+_SIZE: Final = re.compile(_NUMBER + r"\s*([A-Za-z]*)\Z")
+_PART: Final = re.compile(_NUMBER + r"\s*([A-Za-z]+)\s*")
 
 
 def size_of(text: str) -> int:

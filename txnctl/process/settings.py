@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from txnctl.process.amounts import seconds_of, size_of
-from txnctl.process.name_settings import bounds, keeps
+from txnctl.process.name_settings import MOST_KEEP_S, bounds, keeps
 from txnstore.etcd.settings import DEFAULT_QUOTA_BYTES, EtcdSettings
 from txnwire.errors import InvalidArgument
 from txnwire.names import validate_name
@@ -43,6 +43,9 @@ SECONDS = (
     "consumer_grace_s",
     "clock_warn_s",
 )
+MOST_S = MOST_KEEP_S
+"""100 years: etcd and sockets refuse times that are much longer, and a TOML file may say `inf`."""
+MOST = 2**53
 
 
 class ServerSettings(BaseSettings):
@@ -64,21 +67,21 @@ class ServerSettings(BaseSettings):
     etcd_ca: Path | None = None
     etcd_cert: Path | None = None
     etcd_key: Path | None = None
-    etcd_quota_bytes: int = Field(default=DEFAULT_QUOTA_BYTES, ge=1024 * 1024)
+    etcd_quota_bytes: int = Field(default=DEFAULT_QUOTA_BYTES, ge=1024 * 1024, le=MOST)
     allow_development_etcd: bool = False
 
     tcids: int = Field(default=16, ge=1, le=65536)
-    lease_ttl_s: float = Field(default=10.0, ge=1.0)
-    header_retention_s: float = Field(default=60.0, ge=0.0)
-    max_transaction_timeout_s: float = Field(default=3600.0, gt=0)
-    client_grace_s: float = Field(default=10.0, ge=0.0)
-    consumer_grace_s: float = Field(default=2.0, ge=0.0)
-    clock_warn_s: float = Field(default=5.0, gt=0)
-    ledger_roll_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
-    min_free_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
+    lease_ttl_s: float = Field(default=10.0, ge=1.0, le=MOST_S)
+    header_retention_s: float = Field(default=60.0, ge=0.0, le=MOST_S)
+    max_transaction_timeout_s: float = Field(default=3600.0, gt=0, le=MOST_S)
+    client_grace_s: float = Field(default=10.0, ge=0.0, le=MOST_S)
+    consumer_grace_s: float = Field(default=2.0, ge=0.0, le=MOST_S)
+    clock_warn_s: float = Field(default=5.0, gt=0, le=MOST_S)
+    ledger_roll_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=MOST)
+    min_free_bytes: int = Field(default=1024 * 1024 * 1024, ge=0, le=MOST)
     autoscale: bool = True
-    max_connections: int = Field(default=10_000, ge=1)
-    max_open_transactions: int = Field(default=16_384, ge=1)
+    max_connections: int = Field(default=10_000, ge=1, le=MOST)
+    max_open_transactions: int = Field(default=16_384, ge=1, le=MOST)
     names_keep: str = "7d"
     names_max: str = "2000000"
     log_level: str = "info"

@@ -52,8 +52,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "health-of-what-is-no-http",
         "what answers no HTTP is not healthy, and told in a line",
         "txnctl/commands/health.py",
-        "    except (OSError, HTTPException) as error:\n",
-        "    except OSError as error:\n",
+        "    except (OSError, HTTPException, ValueError, OverflowError) as error:",
+        "    except (OSError, ValueError, OverflowError) as error:",
         "tests/txnctl/commands/test_health.py::test_what_answers_no_http_is_not_healthy",
     ),
     _mutant(

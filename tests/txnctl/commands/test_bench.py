@@ -131,6 +131,16 @@ async def test_interrupted_it_shows_what_it_has_measured(cluster: InProcessClust
     assert b"Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--rate", "inf"), ("--rate", "1e9"), ("--batch", "9" * 20), ("--concurrency", "9" * 20), ("--size", "9" * 20)],
+)
+async def test_a_load_without_end_is_refused_at_once(option: str, value: str) -> None:
+    """▲ It would never let the loop go on, so that Ctrl-C would not end it either."""
+    refused = await txnctl("bench", "produce", TOPIC, option, value, url="txn://127.0.0.1:1")
+    assert (refused.code, option in refused.err) == (2, True), refused
+
+
 async def test_where_nothing_succeeds_the_exit_code_says_so(cluster: InProcessCluster) -> None:
     found = await txnctl("bench", "produce", "topic://public/default/absent", "--seconds", "0.2", url=cluster.url)
     assert found.code == 1

@@ -64,6 +64,18 @@ async def test_nobody_there_is_not_healthy() -> None:
     assert done.out.startswith("no server answers HTTP at 127.0.0.1:")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:99999999999999999999", "a..b:6660", "nonsense"])
+async def test_an_address_that_is_none_is_told(address: str) -> None:
+    told = await txnctl("health", "--admin-listen", address)
+    assert (told.code, "no server answers HTTP at" in told.out) == (1, True), told
+
+
+@pytest.mark.parametrize("timeout", ["inf", "1e308"])
+async def test_a_timeout_that_no_socket_takes_is_refused(timeout: str) -> None:
+    told = await txnctl("health", "--timeout", timeout)
+    assert (told.code, "timeout" in told.err) == (2, True), told
+
+
 async def test_a_proxy_of_the_machine_is_not_asked_for_a_process_of_this_host(
     process: tuple[Process, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

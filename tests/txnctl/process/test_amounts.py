@@ -37,7 +37,23 @@ def test_a_plain_number_keeps_the_unit_that_the_option_names() -> None:
 
 
 @pytest.mark.parametrize("parse", [size_of, seconds_of, milliseconds_of])
-@pytest.mark.parametrize("text", ["", "-1", "10 potatoes", "1e400", "nan", "7d!", "G", "d", "3 D", "7 days or so"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-1",
+        "10 potatoes",
+        "1e400",
+        "nan",
+        "7d!",
+        "G",
+        "d",
+        "3 D",
+        "7 days or so",
+        "9" * 400 + "d",
+        "9" * 400 + ".5G",
+    ],
+)
 def test_anything_else_is_refused_with_what_was_expected(parse: Callable[[str], float], text: str) -> None:
     with pytest.raises(InvalidArgument, match="expected"):
         parse(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from txnctl.cli import serve
-from txnctl.process.settings import ROLES, ServerSettings, effective, load, unknown_in_environment
+from txnctl.process.settings import BYTES, ROLES, SECONDS, ServerSettings, effective, load, unknown_in_environment
 from txnwire.errors import InvalidArgument
 
 
@@ -56,6 +56,22 @@ def test_roles_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_settings_are_named(flags: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
         load(None, **flags)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300"])
+@pytest.mark.parametrize("name", SECONDS)
+def test_a_duration_that_no_clock_can_count_is_named(tmp_path: Path, name: str, value: str) -> None:
+    """▲ `inf` for the longest timeout: every begin would fail."""
+    config = tmp_path / "txnstore.toml"
+    config.write_text(f"{name} = {value}\n")
+    with pytest.raises(InvalidArgument, match=f"{name}: Input should be"):
+        load(config)
+
+
+@pytest.mark.parametrize("name", [*BYTES, "etcd_quota_bytes", "max_connections", "max_open_transactions"])
+def test_a_number_that_nothing_can_reach_is_named(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name}: Input should be"):
+        load(None, **{name: 10**20})
 
 
 def test_a_password_is_not_told_with_what_is_wrong_of_it(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from txnctl.process.amounts import milliseconds_of, seconds_of, size_of
 from txnwire.errors import InvalidArgument
 
 
-def size(*names: str, help: str, least: int = 0) -> Any:
+def size(*names: str, help: str, least: int = 0, most: float = float("inf")) -> Any:
     """An option in bytes."""
-    return typer.Option(*names, help=f"{help}; as 10G, 64MiB", parser=_of(size_of, least), metavar="SIZE")
+    return typer.Option(*names, help=f"{help}; as 10G, 64MiB", parser=_of(size_of, least, most), metavar="SIZE")
 
 
 def seconds(*names: str, help: str, least: float = 0) -> Any:
@@ -29,7 +29,7 @@ def milliseconds(*names: str, help: str, least: int = 0) -> Any:
 TIMES: Final = "2026-11-22T10:00 (this machine's time zone), 2026-11-22T10:00Z, or milliseconds since 1970"
 
 
-def _of(parse: Callable[[str], float], least: float) -> Callable[[Any], Any]:
+def _of(parse: Callable[[str], float], least: float, most: float = float("inf")) -> Callable[[Any], Any]:
     """▲ Defaults come parsed already."""
 
     def value(text: Any) -> Any:
@@ -39,6 +39,8 @@ def _of(parse: Callable[[str], float], least: float) -> Callable[[Any], Any]:
             raise typer.BadParameter(str(error)) from None
         if number < least:
             raise typer.BadParameter(f"{text} is less than {least:g}")
+        if number > most:
+            raise typer.BadParameter(f"{text} is more than {most:,.0f}")
         return number
 
     return value
