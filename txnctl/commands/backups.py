@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -31,6 +32,8 @@ EtcdPrefix = Annotated[str | None, typer.Option(help="put before every key")]
 COLUMNS = ("backup", "taken", "files", "bytes", "revision")
 
 Config = Annotated[Path | None, typer.Option(help="TOML file with any of the settings")]
+
+PREFIX = "TXN_ETCD_PREFIX"
 
 
 def backup(
@@ -169,9 +172,11 @@ def _row(name: str, manifest: BackupManifest) -> dict[str, object]:
 
 
 def _start(restored: Restored) -> str:
-    """▲ Without the prefix of its keys the servers would look into an empty part of etcd."""
+    """▲ Without the prefix of its keys, or with that of another cluster which the environment may hold, the servers
+    would look into an empty part of etcd."""
     prefix = restored.manifest.prefix
-    variable = f"TXN_ETCD_PREFIX={shlex.quote(prefix)} " if prefix else ""
+    inherited = any(name.upper() == PREFIX for name in os.environ)
+    variable = f"{PREFIX}={shlex.quote(prefix)} " if prefix or inherited else ""
     return f"{variable}txnctl dev --data-dir {shlex.quote(str(restored.folder))}"
 
 

@@ -18,8 +18,10 @@ from txnctl.backup.etcd_files import restore_etcd
 from txnctl.backup.folder import MANIFEST, BackupFolder
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
 from txnctl.backup.progress import in_thread
-from txnctl.backup.restoring import _restore_ledgers, expect_empty, restore_whole
+from txnctl.backup.restoring import Restored, _restore_ledgers, expect_empty, restore_whole
 from txnctl.backup.taking import TakenBackup, take_backup
+from txnctl.checking.everything import Checked
+from txnctl.commands.backups import _start
 from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import StoreMark
 from txnstore.etcd.etcd_store import EtcdStore
@@ -287,3 +289,27 @@ async def test_a_restored_cluster_is_started_with_the_prefix_of_its_keys(folders
     done = await txnctl("restore", str(folders.backups.path), "--to", str(tmp_path / "new one"))
     prefix = folders.settings.etcd_prefix
     assert f"start it with: TXN_ETCD_PREFIX={prefix} txnctl dev --data-dir '{tmp_path}/new one'" in done.out, done
+
+
+@pytest.mark.parametrize(
+    ("prefix", "inherited", "told"),
+    [
+        ("", None, "txnctl dev"),
+        ("", "/other", "TXN_ETCD_PREFIX='' txnctl dev"),
+        ("/a", None, "TXN_ETCD_PREFIX=/a txnctl dev"),
+        ("/a", "/other", "TXN_ETCD_PREFIX=/a txnctl dev"),
+    ],
+)
+def test_a_prefix_of_the_environment_is_not_that_of_what_was_restored(
+    prefix: str, inherited: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ `txnctl dev` heeds the environment, and would show a cluster without topics."""
+    monkeypatch.delenv("TXN_ETCD_PREFIX", raising=False)
+    if inherited is not None:
+        monkeypatch.setenv("TXN_ETCD_PREFIX", inherited)
+    copied = EtcdCopy(size=0, sha256="", revision=1)
+    manifest = BackupManifest(
+        store="", former=[], generation=0, segment_floor=0, prefix=prefix, taken_ms=0, etcd=copied, revision=1, files=[]
+    )
+    restored = Restored("one", manifest, Path("/restored"), Checked(1, [], []))
+    assert _start(restored) == f"{told} --data-dir /restored"
