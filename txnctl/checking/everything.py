@@ -14,7 +14,7 @@ from segments.ledger.ledger import LedgerStore
 from txnctl.checking.invariants import broken_invariants
 from txnctl.checking.ledgers import Now, broken_ledgers, missing_entries, missing_sidecars
 from txnctl.checking.picture import take_picture
-from txnctl.checking.repair import Finding, Repair
+from txnctl.checking.repair import REPORT, Finding, Repair
 from txnctl.process.settings import ServerSettings, etcd_settings
 from txnctl.process.store_mark import StoreMark
 from txnstore import keys
@@ -28,11 +28,12 @@ from txnwire.errors import InvalidArgument
 
 class Checked(NamedTuple):
     """`revision` of the picture; `findings`: (rule, what is wrong); `repaired`: what a repair has found and done, empty
-    if there was nothing to repair."""
+    if there was nothing to repair; `reports`: the file of all repairs, None if there was never one."""
 
     revision: int
     findings: list[Finding]
     repaired: list[Finding]
+    reports: Path | None = None
 
 
 async def check_everything(
@@ -69,7 +70,8 @@ async def check_everything(
         findings += broken_invariants(picture, now_ms=clock.wall_ms())
         async for finding in broken_ledgers(picture, ledgers, on_progress, now=Now(store)):
             findings.append(finding)
-    return Checked(picture.revision, findings, repaired)
+    reports = data_dir / REPORT
+    return Checked(picture.revision, findings, repaired, reports if reports.exists() else None)
 
 
 async def folder_of_ledgers(settings: ServerSettings) -> Path:

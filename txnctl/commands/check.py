@@ -50,7 +50,7 @@ def check(
 
 def show_checked(checked: Checked, output: Format, *, repair: bool, also: Mapping[str, object] | None = None) -> None:
     """`also`: further fields of the JSON object."""
-    revision, findings, repaired = checked
+    revision, findings, repaired, reports = checked
     if output is Format.JSON:
         broken = [{"rule": rule, "finding": text} for rule, text in findings]
         done = [{"what": what, "finding": text} for what, text in repaired]
@@ -60,6 +60,8 @@ def show_checked(checked: Checked, output: Format, *, repair: bool, also: Mappin
         print(f"repair: {what}: {text}")
     if repair and not repaired:
         print("repair: nothing to do: as far as is known etcd was not restored, and the data folder lacks nothing")
+        if reports is not None:  # ▲ that of a repair which ended, and whose check did not, was never printed
+            print(f"repair: {reports} has what earlier repairs did")
     for rule, text in findings:
         print(f"{rule}: {text}")
     print(f"{len(findings)} broken invariants at revision {revision}" if findings else f"sound at revision {revision}")

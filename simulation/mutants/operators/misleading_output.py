@@ -268,6 +268,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{INTERRUPTED}a_restored_cluster_is_started_with_the_prefix_of_its_keys",
     ),
     _mutant(
+        "repair-that-was-never-told",
+        "a repair that was cut off behind its end is not told as nothing",
+        "txnctl/commands/check.py",
+        "        if reports is not None:",
+        "        if reports is None:",
+        "tests/txnctl/checking/test_repairing.py::test_where_a_repair_was_cut_off_behind_its_end_its_report_is_named",
+    ),
+    _mutant(
         "restored-with-a-foreign-prefix",
         "a restored cluster is started without the prefix that the environment holds for another one",
         "txnctl/commands/backups.py",

@@ -11,11 +11,16 @@ import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.log.ledgers.segment_log import SegmentLog
+from txnctl.checking.everything import check_everything
 from txnctl.checking.picture import take_picture
 from txnctl.checking.repair import Repair
 from txnctl.checking.rewound import EPOCH_STEP, IDS_STEP
+from txnctl.commands.check import show_checked
+from txnctl.commands.shared.output import Format
+from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import StoreMark
 from txnstore import keys
+from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import (
@@ -206,3 +211,28 @@ async def test_e8_ids_of_a_coordinator_that_the_backup_does_not_know_of_are_rais
     assert found is not None
     assert decode(TxnSeq, found.value, key=found.key).next == IDS_STEP
     await one.close()
+
+
+class CutOff(Exception):
+    pass
+
+
+async def test_where_a_repair_was_cut_off_behind_its_end_its_report_is_named(
+    tmp_path: Path, etcd: str, store: EtcdStore, key_prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The check of a large cluster takes long, and what was repaired is printed behind it."""
+    settings = ServerSettings(etcd=etcd, etcd_prefix=key_prefix, data_dir=tmp_path, allow_development_etcd=True)
+    StoreMark(tmp_path).write(await store.identity(), 1 << 40)
+    seen: list[str] = []
+
+    def cut_off(what: str) -> None:
+        seen.append(what)
+        if seen.count("etcd") == 2:  # the first is the repair's
+            raise CutOff
+
+    with pytest.raises(CutOff):
+        await check_everything(settings, cut_off, repair=True)
+    again = await check_everything(settings, lambda _: None, repair=True)
+    assert again.repaired == []
+    show_checked(again, Format.TABLE, repair=True)
+    assert f"{tmp_path / 'repairs.log'} has what earlier repairs did" in capsys.readouterr().out
