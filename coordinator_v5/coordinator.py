@@ -92,15 +92,18 @@ class Coordinator:
 
     async def start(self) -> None:
         """Take the free TCIDs and load them. Raises `StoreUnavailable` if taking them takes longer than 30 s; if
-        loading does, it continues in the background, and each id is served once loaded."""
+        loading does, it continues in the background, and each id is served once loaded. ▲ If it fails or is cancelled,
+        it leaves nothing behind: its caller has nothing to close yet."""
         self._running = vital(self._run(), name="coordinator")
-        await self._running_until(self._ownership.settled)
-        if self._ownership.settled.is_set():
+        try:
+            await self._running_until(self._ownership.settled)
+            if not self._ownership.settled.is_set():
+                failed = self._running.exception() if self._running.done() else None
+                raise StoreUnavailable(f"coordinator ids were not taken within {START_TIMEOUT_S} s") from failed
             await self._running_until(self._take_over.idle)
-        else:
-            failed = self._running.exception() if self._running.done() else None
+        except BaseException:
             await self.close()
-            raise StoreUnavailable(f"coordinator ids were not taken within {START_TIMEOUT_S} s") from failed
+            raise
 
     async def _running_until(self, event: asyncio.Event) -> None:
         """Wait for `event`, at most `START_TIMEOUT_S`, and only while `_run` runs."""

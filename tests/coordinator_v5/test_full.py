@@ -116,3 +116,28 @@ async def test_an_id_whose_taking_is_not_answered_costs_none_of_those_that_are_h
     assert all(seen)
     assert len(one.coordinator.owned_tcids) == 4
     await one.close()
+
+
+@virtual_time
+async def test_a_start_that_is_cancelled_keeps_no_id_from_others() -> None:
+    """▲ As of a server whose roles take too long to start: nobody closes what has not started."""
+    etcd = fresh_etcd()
+    one, two = Process(etcd, "one"), Process(etcd, "two")
+    tell = one.coordinator._ownership._on_taken
+
+    async def taken(ids: dict[int, int]) -> None:
+        one.fates.no_reads = True  # it cannot load the id that it has taken
+        await tell(ids)
+
+    one.coordinator._ownership._on_taken = taken
+    starting = asyncio.ensure_future(one.coordinator.start())
+    await asyncio.sleep(1)
+    assert within(etcd, keys.TC)
+    assert not starting.done()
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await until(lambda: not within(etcd, keys.TC), within_s=3)
+    await two.start()
+    assert two.coordinator.owned_tcids == (0,)
+    await two.close()
+    await one.store.close()

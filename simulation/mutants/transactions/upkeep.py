@@ -371,6 +371,16 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="the ids are back a moment later: no judge knows a rule that this breaks",
     ),
     Mutant(
+        name="cancelled-start-keeps-ids",
+        rule="a coordinator whose start is cancelled keeps no id from others",
+        section="§9",
+        file="coordinator_v5/coordinator.py",
+        old="        except BaseException:\n            await self.close()\n",
+        new="        except TxnError:\n            await self.close()\n",
+        tests=(FULL + "test_a_start_that_is_cancelled_keeps_no_id_from_others",),
+        why_tests="no simulated server takes too long to start",
+    ),
+    Mutant(
         name="ids-given-up-in-a-full-etcd",
         rule="an id is not given up for a coordinator that a full etcd does not let take it",
         section="§9",
