@@ -266,7 +266,7 @@ class DecisionWatch:
                 return
             try:
                 read_at, _ = await self._store.get_many([keys.INCARNATION])
-                held, loading = list(self._held), bool(self.early)
+                held, loading = [*self._held, *self.early.expected()], self.early.reading
                 # In pages, each with its own time limit: a process may hold every open transaction of all coordinators.
                 for asked in in_parts(held, self._store.page_size(self._settings.reconcile_page)):
                     _, found = await self._store.get_many(asked)
@@ -450,6 +450,8 @@ class DecisionWatch:
         for record in sorted(decided, key=lambda one: one.mod_revision):
             if record.key in self._held:
                 self._decided(record)
+            elif self.early:
+                self.early.note(record)
         for key, header in zip(asked, found, strict=True):
             if header is None and (held := self._held.get(key)) is not None:
                 self._absent += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
+from itertools import chain
 
 from txnstore.store import KeyValue
 
@@ -29,6 +30,15 @@ class EarlyDecisions:
     def __bool__(self) -> bool:
         """Whether any segment loads."""
         return bool(self._reading or self._expecting)
+
+    @property
+    def reading(self) -> bool:
+        """Whether any segment has yet to read its state: what it holds is unknown."""
+        return bool(self._reading)
+
+    def expected(self) -> Iterable[bytes]:
+        """The keys of the headers that loading segments expect."""
+        return chain.from_iterable(self._expecting.values())
 
     def begin(self, who: Hashable) -> None:
         self._reading[who] = self._came

@@ -4,9 +4,10 @@ Theory of operation:
 
 1. The broker has claimed `/owner/<segment>`; its create revision is the epoch. Every etcd write of the take-over
    compares the epoch, so an owner that was slow changes nothing.
-2. Join the decision watch, ▲ before anything is read: a decision made while the segment loads is kept for it.
-3. Fence and close the ledger that the predecessor left open, write its length into `/ledger`, open a new one. ▲ After
+2. Fence and close the ledger that the predecessor left open, write its length into `/ledger`, open a new one. ▲ After
    that the predecessor acks nothing more, and nothing beyond that length is ever served.
+3. Join the decision watch, ▲ before any transactional state is read: a decision made while the segment loads is kept
+   for it. ▲ Not before its ledgers are there: on a disk that hangs, all decisions of the cluster would be kept.
 4. Read what etcd has of the segment, at one revision R: watermark, aborted records, op records, cursors, and the
    headers of their transactions (`watchers.recovery`). Aborted records that left etcd come from the sidecars.
 5. Scan entry headers. An open transaction holds readers back from its own first entry on. The transaction buffer needs
@@ -89,8 +90,7 @@ async def take_over_segment(
     """
     begun_s = shared.clock.monotonic()
     joining = _Joining()
-    # ▲ Join before any read: a decision made while the segment loads is then kept for it.
-    membership = shared.decisions.join(joining)
+    membership: DecisionMembership | None = None
     ledgers = SegmentLog(
         shared.store,
         ledger_store,
@@ -103,6 +103,7 @@ async def take_over_segment(
     ownership = SegmentOwnership(may_ack=may_ack, on_lost=on_lost, on_doubt=on_doubt)
     try:
         await ledgers.take_over()
+        membership = shared.decisions.join(joining)
         state = await load_state(shared.store, path, epoch)
         await membership.expect(state.open_transactions)
         recovered, scanned = await _recover(state, ledgers, membership, shared, now_s=begun_s)
@@ -111,7 +112,8 @@ async def take_over_segment(
         await _apply_decisions(segment, state)
         await membership.loaded(state.open_transactions)
     except BaseException:
-        membership.leave()
+        if membership is not None:
+            membership.leave()
         ledgers.abandon()
         raise
     shared.decisions.loaded_at(state.revision)

@@ -63,6 +63,24 @@ async def test_a_revision_is_not_followed_while_a_segment_that_loads_may_hold_wh
     await watch.close()
 
 
+async def test_a_segment_that_has_read_its_state_and_still_loads_holds_up_no_revision(
+    starved_store: MemoryStore,
+) -> None:
+    """▲ On a disk that hangs it would hold up the snapshots of all others. What it expects is read for it as well."""
+    watch = DecisionWatch(starved_store, SystemClock(), DecisionSettings(nudge_s=0.01))
+    await watch.start()
+    notes = Notes()
+    membership = watch.join(notes)
+    await begin(starved_store, A)
+    await membership.expect([A])
+    revision = await end(starved_store, A)
+    await watch.wait_followed(revision, timeout_s=2)
+    assert notes.told == []
+    await membership.loaded([A])
+    assert notes.told == [A]
+    await watch.close()
+
+
 class Slow:
     """A store whose reads of `keys` wait until they may `go`."""
 

@@ -18,10 +18,36 @@ MUTANTS = (
         rule="a recovery that fails leaves the watch of decisions (R4)",
         section="§6",
         file="segments/owner/take_over.py",
-        old="        membership.leave()\n",
-        new="",
+        old="            membership.leave()\n",
+        new="            pass\n",
         tests=(TAKE_OVER,),
         why_tests="what is left behind is small, and goes with its broker",
+    ),
+    Mutant(
+        name="joined-before-its-ledgers",
+        rule="no decisions are kept for a segment whose ledgers are still to be fenced: a disk may hang",
+        section="§6",
+        file="segments/owner/take_over.py",
+        old="        await ledgers.take_over()\n        membership = shared.decisions.join(joining)\n",
+        new="        membership = shared.decisions.join(joining)\n        await ledgers.take_over()\n",
+        tests=(
+            "tests/segments/owner/test_hanging_take_overs.py::"
+            "test_a_take_over_whose_disk_hangs_keeps_no_decisions_and_holds_up_no_other_segment",
+        ),
+        why_tests="no simulated disk hangs for ever",
+    ),
+    Mutant(
+        name="missing-header-not-doubted",
+        rule="an owner that misses the header of an open transaction looks whether it is still the owner",
+        section="§6",
+        file="segments/owner/take_over.py",
+        old="            self.segment.header_absent(txn_id)\n",
+        new="            pass\n",
+        tests=(
+            "tests/segments/owner/test_paused_owners.py::"
+            "test_an_owner_that_misses_the_header_of_an_open_transaction_looks_whether_it_is_still_the_owner",
+        ),
+        why_tests="the next write of its clean-up is refused, which it notices as well",
     ),
     Mutant(
         name="failed-recovery-keeps-its-ledger",

@@ -154,10 +154,10 @@ MUTANTS: tuple[Mutant, ...] = (
         file="watchers/decisions.py",
         old=(
             "                read_at, _ = await self._store.get_many([keys.INCARNATION])\n"
-            "                held, loading = list(self._held), bool(self.early)\n"
+            "                held, loading = [*self._held, *self.early.expected()], self.early.reading\n"
         ),
         new=(
-            "                held, loading = list(self._held), bool(self.early)\n"
+            "                held, loading = [*self._held, *self.early.expected()], self.early.reading\n"
             "                read_at, _ = await self._store.get_many([keys.INCARNATION])\n"
         ),
         tests=(FOLLOWED_REVISIONS + "test_what_is_held_while_a_revision_is_read_counts_too",),

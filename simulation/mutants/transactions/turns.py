@@ -12,6 +12,7 @@ CUT_ANSWERS = "tests/segments/controller/test_cut_answers.py::"
 FOLLOWED_REVISIONS = "tests/watchers/test_followed_revisions.py::"
 
 WHY: Final = "a run would have to come to a second turn of it, and be disturbed just there"
+STILL_LOADS = FOLLOWED_REVISIONS + "test_a_segment_that_has_read_its_state_and_still_loads_holds_up_no_revision"
 
 MUTANTS = (
     Mutant(
@@ -237,12 +238,32 @@ MUTANTS = (
         why_tests=WHY,
     ),
     Mutant(
+        name="revisions-wait-for-all-that-loads",
+        rule="a segment that has read its state holds up no revision, however long it still loads",
+        section="§6",
+        file="watchers/decisions.py",
+        old="*self.early.expected()], self.early.reading\n",
+        new="*self.early.expected()], bool(self.early)\n",
+        tests=(STILL_LOADS,),
+        why_tests=WHY,
+    ),
+    Mutant(
+        name="expected-headers-not-read",
+        rule="a revision counts as followed once the headers are read that loading segments expect, too",
+        section="§6",
+        file="watchers/decisions.py",
+        old="                held, loading = [*self._held, *self.early.expected()], ",
+        new="                held, loading = list(self._held), ",
+        tests=(STILL_LOADS,),
+        why_tests=WHY,
+    ),
+    Mutant(
         name="let-go-while-its-header-is-read",
         rule="a header that was read counts only if it is held still",
         section="§6",
         file="watchers/decisions.py",
-        old="            if record.key in self._held:\n                self._decided(record)\n        for key",
-        new="            self._decided(record)\n        for key",
+        old="            if record.key in self._held:\n                self._decided(record)\n            elif self.early:\n",
+        new="            self._decided(record)\n            if self.early:\n",
         tests=(FOLLOWED_REVISIONS + "test_what_is_let_go_of_while_its_header_is_read_is_passed_over",),
         why_tests=WHY,
     ),
