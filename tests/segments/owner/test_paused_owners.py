@@ -11,11 +11,11 @@ import pytest
 from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedLedgers, GatedStore, gate_stores, is_write_op
 from tests.segments.owner.owner_clients import connected
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.store import MetadataStore
+from txnstore.store import Commit, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import NotOwner, TxnConflict
 from txnwire.proto import txn_pb2 as pb
@@ -57,6 +57,28 @@ async def test_l3_a_paused_owner_wakes_to_a_refusal_and_its_entry_is_never_read(
     await (await successor.producer(segment)).send("sentinel", sequence_id=9, previous=0)
     await reader.wait("acked", "sentinel")
     assert new.broker.statistics().segments
+
+
+async def test_an_owner_that_misses_the_header_of_an_open_transaction_looks_whether_it_is_still_the_owner(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ Whoever came after it may have ended the transaction, and a coordinator collected it."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    txn = await cluster.begin()
+    await (await client.producer(segment)).send("m", txn=txn)
+    served = node.broker.segments[segment]
+    await until_answer(
+        lambda: cluster.store.get(keys.watermark(segment)), lambda found: found is not None, "the last write"
+    )
+    node.broker._unsubscribe()  # type: ignore[misc] - it hears of no owners
+    await cluster.store.commit(Commit(deletes=(Delete(keys.owner(segment)), Delete(keys.txn(txn)))))
+    revision = (await cluster.store.commit(Commit(puts=(Put(b"/elsewhere", b""),)))).revision
+    await served.wait_followed(revision, patience_s=0.01)
+    await until(lambda: node.broker.segments.get(segment) is not served)
+    with pytest.raises(NotOwner):
+        served.check()
 
 
 class SteppingClock(SystemClock):
