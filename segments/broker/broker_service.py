@@ -226,7 +226,11 @@ class BrokerService:
             await segment.wait_followed(request.min_revision, patience_s=READER_PATIENCE_S)
         before_time: pb.Position | None = None
         if request.timestamp_ms:
-            before_time = _position(await before_timestamp(request.timestamp_ms, segment.ledgers))
+            try:
+                before_time = _position(await before_timestamp(request.timestamp_ms, segment.ledgers))
+            except InvalidArgument:
+                segment.check()  # ▲ a later owner may have deleted the files of trimmed ledgers
+                raise
         segment.check()
         resolved = segment.cuts.begin() if request.for_cut else segment.buffer.max_read_position
         return pb.Command(

@@ -170,6 +170,7 @@ async def scan(
         try:
             found = await ledgers.read(at, last, max_bytes=read_bytes)
         except InvalidArgument:
+            segment.check()  # ▲ a later owner may have deleted the files of trimmed ledgers
             if ledgers.contains(at):
                 raise
             continue  # trimmed meanwhile

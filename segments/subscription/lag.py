@@ -129,6 +129,7 @@ class SegmentLags:
         index = point.left_out if loaded is None else trailing_ones(max(0, loaded.cursor.acked(at)))
         if index and self._ledgers.contains(at):
             if index < (await self._dispatcher.read_entry(at)).messages:
+                self._events.check()
                 return at, index
             after = at
         self._events.check()

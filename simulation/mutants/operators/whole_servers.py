@@ -11,6 +11,8 @@ TAKE_OVER = (
 KILLS = "tests/process/test_kills.py::"
 R1 = KILLS + "test_r1_committed_stays_and_aborted_stays_away_after_everything_is_killed"
 E7 = "tests/test_small_quota.py::test_e7_transactions_at_a_fixed_rate_pass_through_a_real_etcd_s_small_quota"
+SLEPT = "tests/segments/owner/test_paused_owners.py::test_l3_an_owner_that_"
+AMID_A_READ = "its pause would have to begin amid a read, and the next owner to trim meanwhile"
 
 MUTANTS = (
     Mutant(
@@ -48,6 +50,36 @@ MUTANTS = (
             "test_an_owner_that_misses_the_header_of_an_open_transaction_looks_whether_it_is_still_the_owner",
         ),
         why_tests="the next write of its clean-up is refused, which it notices as well",
+    ),
+    Mutant(
+        name="standing-of-a-former-owner",
+        rule="an owner that slept through its lease does not tell where a subscription stands (L3)",
+        section="§6",
+        file="segments/subscription/lag.py",
+        old="                self._events.check()\n                return at, index\n",
+        new="                return at, index\n",
+        tests=(SLEPT + "slept_through_its_lease_does_not_tell_where_a_subscription_stands",),
+        why_tests="no workload of it asks for that",
+    ),
+    Mutant(
+        name="times-blamed-for-deleted-files",
+        rule="an owner that slept through its lease refuses no time for files that the next one has deleted (L3)",
+        section="§6",
+        file="segments/broker/broker_service.py",
+        old="                segment.check()  # ▲ a later owner may have deleted the files of trimmed ledgers\n",
+        new="",
+        tests=(SLEPT + "sleeps_through_its_lease_blames_nobody_for_files_that_the_next_one_deletes",),
+        why_tests=AMID_A_READ,
+    ),
+    Mutant(
+        name="scans-blamed-for-deleted-files",
+        rule="an owner that slept through its lease refuses no scan for files that the next one has deleted (L3)",
+        section="§6",
+        file="segments/owner/scanning.py",
+        old="            segment.check()  # ▲ a later owner may have deleted the files of trimmed ledgers\n",
+        new="",
+        tests=(SLEPT + "sleeps_through_its_lease_blames_nobody_for_files_that_the_next_one_deletes",),
+        why_tests=AMID_A_READ,
     ),
     Mutant(
         name="failed-recovery-keeps-its-ledger",

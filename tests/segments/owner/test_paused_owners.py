@@ -143,3 +143,67 @@ async def test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before(
     clock.paused_s = 60.0
     with pytest.raises(NotOwner):
         await requests[asked]()
+
+
+@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
+@pytest.mark.parametrize("acked", [[], [0]], ids=["nothing", "a part of an entry"])
+async def test_l3_an_owner_that_slept_through_its_lease_does_not_tell_where_a_subscription_stands(
+    memory_etcd: MemoryEtcd, memory_cluster: Cluster, acked: list[int]
+) -> None:
+    """▲ The next owner has taken more acks by then: a reader that begins there would read messages twice."""
+    cluster, clock = memory_cluster, SteppingClock()
+
+    async def make_store() -> MetadataStore:
+        return MemoryStore(memory_etcd, clock, random.Random(1))
+
+    cluster.make_store = make_store
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    await (await client.producer(segment)).send("a", "b")
+    consumer = await cluster.queue(client, segment)
+    await consumer.wait("a", "b")
+    for index in acked:
+        await consumer.ack(consumer.messages[index], indexes=[index])
+    ask = node.service.admin["subscription.position"]
+    assert (await ask({"segment": segment, "subscription": "jobs"}))["position"][2] == len(acked)
+    clock.paused_s = 60.0
+    with pytest.raises(NotOwner):
+        await ask({"segment": segment, "subscription": "jobs"})
+
+
+@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda segment: {"segment_positions": pb.SegmentPositions(segment=segment, timestamp_ms=1)},
+        lambda segment: {"scan_entries": pb.ScanEntries(segment=segment, end=pb.Position(ledger_id=1, entry_id=9))},
+    ],
+    ids=["a position by time", "heads"],
+)
+async def test_l3_an_owner_that_sleeps_through_its_lease_blames_nobody_for_files_that_the_next_one_deletes(
+    memory_etcd: MemoryEtcd,
+    memory_cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    request_of: Callable[[str], dict[str, Any]],
+) -> None:
+    """▲ The client would take its request for wrong, and not ask the next owner."""
+    cluster, clock = memory_cluster, SteppingClock()
+
+    async def make_store() -> MetadataStore:
+        return MemoryStore(memory_etcd, clock, random.Random(1))
+
+    cluster.make_store = make_store
+    [segment] = await cluster.create_topic()
+    node, client = await connected(cluster)
+    await (await client.producer(segment)).send("a")
+    await node.broker.segments[segment].roll()
+    read = node.ledgers.read
+
+    async def sleep_and_read(*args: Any, **options: Any) -> Any:
+        clock.paused_s = 60.0
+        await node.ledgers.delete(segment, 1)
+        return await read(*args, **options)
+
+    monkeypatch.setattr(node.ledgers, "read", sleep_and_read)
+    with pytest.raises(NotOwner):
+        await client.call(**request_of(segment))
