@@ -422,8 +422,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a consumer that closes ends its moves of dead letters before it closes their producers",
         section="§11",
         file="txnclient/consuming/feeds/dead_letters.py",
-        old="                self._task.cancel()\n                await asyncio.wait((self._task,))\n",
-        new="                pass\n",
+        old="                    task.cancel()\n                await asyncio.wait(left)\n",
+        new="                    pass\n",
         tests=(
             f"{CLIENT}consuming/feeds/test_dead_letters_at_the_end.py::"
             "test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consumer",

@@ -336,6 +336,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="it measures no time",
     ),
     Mutant(
+        name="dead-letters-of-all-topics-in-one-line",
+        rule="a topic of dead letters that takes none holds up none of the others",
+        section="§11",
+        file="txnclient/consuming/feeds/dead_letters.py",
+        old="        target = self._target(messages)\n",
+        new='        target = "one"\n',
+        tests=(
+            "tests/txnclient/consuming/feeds/test_dead_letters_of_several_topics.py::"
+            "test_a_topic_that_takes_no_dead_letters_holds_up_none_of_the_others",
+        ),
+        why_tests="no topic of dead letters hangs there",
+    ),
+    Mutant(
         name="counted-with-few-bits",
         rule="a number of messages counts as a whole number, whatever its type is",
         section="§11",

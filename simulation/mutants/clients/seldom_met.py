@@ -152,7 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                    await self._move(holder, messages)\n"
             "                except TxnError as error:\n"
             "                    await self._give_back(holder, messages, error)\n"
-            "                self._waiting.popleft()\n"
+            "                waiting.popleft()\n"
             "                holder.settled(len(messages))"
         ),
         new=(
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "                    holder.settled(len(messages))\n"
             "                except TxnError as error:\n"
             "                    await self._give_back(holder, messages, error)\n"
-            "                self._waiting.popleft()"
+            "                waiting.popleft()"
         ),
         tests=(
             "tests/txnclient/consuming/feeds/test_dead_letters.py::"

@@ -115,7 +115,8 @@ class DeadLetterPolicy:
 
 
 class DeadLetters:
-    """Moves dead messages of one consumer's feeds in the background, one entry at a time."""
+    """Moves dead messages of one consumer's feeds in the background, one entry at a time to each topic. ▲ A topic that
+    takes none must not hold up the others: each try takes half a minute."""
 
     def __init__(
         self,
@@ -133,9 +134,9 @@ class DeadLetters:
         self._redelivery_delay_s = redelivery_delay_s
         self._on_failed = on_failed
         self._producers: dict[str, Producer[bytes]] = {}
-        self._waiting: deque[tuple[DeadMessageHolder, list[Message[Any]]]] = deque()
-        """Bounded by the feeds: they grant no permits for messages waiting here."""
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: dict[str, deque[tuple[DeadMessageHolder, list[Message[Any]]]]] = {}
+        """By the topic that they go to. Bounded by the feeds: they grant no permits for messages waiting here."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._moved = 0
         self._closed = False
 
@@ -149,26 +150,32 @@ class DeadLetters:
 
     def put(self, holder: DeadMessageHolder, messages: list[Message[Any]]) -> None:
         """Queue messages of one entry for moving."""
-        self._waiting.append((holder, messages))
-        if self._task is None and not self._closed:
-            self._task = self._session.tasks.start(self._move_all(), name="dead letters", on_failed=self._on_failed)
+        target = self._target(messages)
+        self._waiting.setdefault(target, deque()).append((holder, messages))
+        if target not in self._tasks and not self._closed:
+            moving = self._move_all(target, self._waiting[target])
+            self._tasks[target] = self._session.tasks.start(moving, name="dead letters", on_failed=self._on_failed)
 
-    async def _move_all(self) -> None:
+    def _target(self, messages: list[Message[Any]]) -> str:
+        return self._policy.topic_for(messages[0].topic, self._subscription)
+
+    async def _move_all(self, target: str, waiting: deque[tuple[DeadMessageHolder, list[Message[Any]]]]) -> None:
         try:
-            while self._waiting:
-                holder, messages = self._waiting[0]
+            while waiting:
+                holder, messages = waiting[0]
                 try:
                     await self._move(holder, messages)
                 except TxnError as error:
                     await self._give_back(holder, messages, error)
-                self._waiting.popleft()
+                waiting.popleft()
                 holder.settled(len(messages))
+            del self._waiting[target]
         finally:
-            self._task = None
+            del self._tasks[target]
 
     async def _move(self, holder: DeadMessageHolder, messages: list[Message[Any]]) -> None:
         """Move the messages. Raises the error if nothing was moved."""
-        producer = await self._producer(self._policy.topic_for(messages[0].topic, self._subscription))
+        producer = await self._producer(self._target(messages))
         txn = await self._policy.services.begin(timeout=MOVE_TIMEOUT_S)
         try:
             for message in messages:
@@ -238,20 +245,20 @@ class DeadLetters:
         if not (error.retriable or error.requires_abort or isinstance(error, _PASSING)):
             self._on_failed(error)
         holder.nack_nowait(messages, self._redelivery_delay_s)
-        producer = self._producers.pop(self._policy.topic_for(messages[0].topic, self._subscription), None)
+        producer = self._producers.pop(self._target(messages), None)
         if producer is not None:
             await producer.close()
 
     async def close(self) -> None:
         """Wait for the current moves, at most 2 s."""
         self._closed = True
-        task = self._task
         try:
-            if task is not None:
-                await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
+            if self._tasks:
+                await asyncio.wait(tuple(self._tasks.values()), timeout=CLOSE_TIMEOUT_S)
         finally:
-            if self._task is not None:
-                # ▲ First: after its producer is closed, the task would open another for the next message, never closed.
-                self._task.cancel()
-                await asyncio.wait((self._task,))
+            # ▲ First: after its producer is closed, a task would open another for the next message, never closed.
+            if left := tuple(self._tasks.values()):
+                for task in left:
+                    task.cancel()
+                await asyncio.wait(left)
             await asyncio.gather(*(producer.close() for producer in self._producers.values()))

@@ -55,7 +55,7 @@ async def test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consu
             letters.put(Holder(), [message])  # type: ignore[arg-type]
         await until(lambda: server.stalled)
         await letters.close()
-        assert letters._task is None
+        assert not letters._tasks
         await until(lambda: server.seen["new_txn"] == server.seen["end_txn"])
         assert [one for one in client._opened if isinstance(one, ProducerImpl)] == []
         assert failed == []

@@ -1,0 +1,46 @@
+"""Dead letters of a consumer of several topics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import txnclient
+from tests.waiting import until
+from txnclient.consuming.consumer import consumer_impl
+from txnclient.consuming.feeds.dead_letters import DeadLetters
+
+STUCK, HEALTHY = "topic://public/default/stuck", "topic://public/default/healthy"
+
+
+async def test_a_topic_that_takes_no_dead_letters_holds_up_none_of_the_others(
+    client: txnclient.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Each try there takes as long as a send may, and many may wait for theirs."""
+    stuck, send = asyncio.Event(), DeadLetters._send
+
+    async def send_or_hang(letters: DeadLetters, producer: Any, message: txnclient.Message, *args: Any) -> None:
+        if message.topic == STUCK:
+            stuck.set()
+            await asyncio.Event().wait()
+        await send(letters, producer, message, *args)
+
+    monkeypatch.setattr(DeadLetters, "_send", send_or_hang)
+    for topic in (STUCK, HEALTHY):
+        await client.create_topic(topic)
+    async with client.consumer(
+        [STUCK, HEALTHY], "workers", type="queue", max_redeliveries=0, redelivery_delay=0.0
+    ) as consumer:
+        letters = consumer_impl(consumer)._dead_letters
+        assert letters is not None
+        for topic, moving in ((STUCK, stuck.is_set), (HEALTHY, lambda: letters.moved == 1)):
+            async with client.producer(topic) as producer:
+                await producer.send(b"poison")
+            await consumer.nack(await consumer.receive(timeout=20))
+            waiting = asyncio.ensure_future(consumer.receive_many(1, timeout=60))
+            await until(moving)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        assert letters.moved == 1
