@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from segments.layout.subscription_records import STREAM
-from segments.ledger.ledger import LedgerStore
+from segments.ledger.ledger import LedgerFailed, LedgerStore
 from segments.log.ledgers.segment_log import SegmentLog
 from segments.log.sends.dedup import Dedup
 from segments.log.sends.dedup_turns import snapshot_in_turns
@@ -191,7 +191,10 @@ async def _scan(
             if (numbers := numbers_of(metadata)) is not None:
                 dedup.numbered.stored(metadata.producer, metadata.incarnation, numbers, now_s)
     if replayed > FOOTER_AFTER_ENTRIES:
-        await ledgers.write_closed_footer(await snapshot_in_turns(dedup, now_s))
+        try:
+            await ledgers.write_closed_footer(await snapshot_in_turns(dedup, now_s))
+        except LedgerFailed as error:  # ▲ a full disk may have room for all else: the next owner scans again
+            log.warning("closed_footer_not_written", entries=replayed, error=str(error))
     return scanned
 
 

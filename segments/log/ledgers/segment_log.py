@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import structlog
 
-from segments.ledger.ledger import LedgerStore, LedgerWriter, Recovered
+from segments.ledger.ledger import LedgerFailed, LedgerStore, LedgerWriter, Recovered
 from segments.ledger.ledger_evidence import expect_made
 from segments.ledger.publish_times import PublishTimes
 from segments.ledger.sidecars import decode_sidecar, encode_sidecar
@@ -29,6 +30,8 @@ from txnstore.store import KeyValue, MetadataStore
 from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, SegmentSealed
 from txnwire.ids import EARLIEST, Position
 from watchers.visibility import AbortedKey
+
+log = structlog.get_logger(__name__)
 
 FIRST_LEDGER_ID = 1
 DELETED_AT_ONCE: Final = 1024
@@ -150,8 +153,12 @@ class SegmentLog:
             if info.closed_length or info.aborted:
                 continue
             if await self._ledger_store.read_footer(self._segment, info.ledger_id) is None:
-                await self._ledger_store.delete(self._segment, info.ledger_id)
-                empty.append(info)
+                try:
+                    await self._ledger_store.delete(self._segment, info.ledger_id)
+                except LedgerFailed as error:  # it may stay: the next owner tries again
+                    log.warning("empty_ledger_not_deleted", segment=self._segment, error=str(error))
+                else:
+                    empty.append(info)
         going = {info.ledger_id for info in empty}
         return [info for info in closed if info.ledger_id not in going]
 

@@ -11,6 +11,7 @@ TAKE_OVER = (
 KILLS = "tests/process/test_kills.py::"
 R1 = KILLS + "test_r1_committed_stays_and_aborted_stays_away_after_everything_is_killed"
 E7 = "tests/test_small_quota.py::test_e7_transactions_at_a_fixed_rate_pass_through_a_real_etcd_s_small_quota"
+HAMPERED = "tests/segments/owner/test_hampered_take_overs.py::"
 SLEPT = "tests/segments/owner/test_paused_owners.py::test_l3_an_owner_that_"
 AMID_A_READ = "its pause would have to begin amid a read, and the next owner to trim meanwhile"
 
@@ -32,10 +33,7 @@ MUTANTS = (
         file="segments/owner/take_over.py",
         old="        await ledgers.take_over()\n        membership = shared.decisions.join(joining)\n",
         new="        membership = shared.decisions.join(joining)\n        await ledgers.take_over()\n",
-        tests=(
-            "tests/segments/owner/test_hanging_take_overs.py::"
-            "test_a_take_over_whose_disk_hangs_keeps_no_decisions_and_holds_up_no_other_segment",
-        ),
+        tests=(HAMPERED + "test_a_take_over_whose_disk_hangs_keeps_no_decisions_and_holds_up_no_other_segment",),
         why_tests="no simulated disk hangs for ever",
     ),
     Mutant(
@@ -80,6 +78,26 @@ MUTANTS = (
         new="",
         tests=(SLEPT + "sleeps_through_its_lease_blames_nobody_for_files_that_the_next_one_deletes",),
         why_tests=AMID_A_READ,
+    ),
+    Mutant(
+        name="no-take-over-without-a-footer",
+        rule="a take-over needs no room for the footer that its predecessor could not write",
+        section="§7",
+        file="segments/owner/take_over.py",
+        old="        except LedgerFailed as error:  # ▲ a full disk",
+        new="        except ArithmeticError as error:  # ▲ a full disk",
+        tests=(HAMPERED + "test_a_disk_without_room_for_a_missing_footer_hinders_no_take_over",),
+        why_tests="its footers are small, and fit wherever a ledger fits",
+    ),
+    Mutant(
+        name="no-take-over-with-an-empty-ledger",
+        rule="an empty ledger that cannot be deleted keeps no segment from being served",
+        section="§7",
+        file="segments/log/ledgers/segment_log.py",
+        old="                except LedgerFailed as error:  # it may stay",
+        new="                except ArithmeticError as error:  # it may stay",
+        tests=(HAMPERED + "test_an_empty_ledger_that_cannot_be_deleted_hinders_no_take_over",),
+        why_tests="its disks refuse no deletions",
     ),
     Mutant(
         name="failed-recovery-keeps-its-ledger",
