@@ -91,16 +91,23 @@ class SteppingClock(SystemClock):
         return super().monotonic() + self.paused_s
 
 
-@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
-async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_before(
-    memory_etcd: MemoryEtcd, memory_cluster: Cluster
-) -> None:
-    cluster, clock = memory_cluster, SteppingClock()
+@pytest.fixture
+def stepping_clock(memory_etcd: MemoryEtcd, memory_cluster: Cluster) -> SteppingClock:
+    """The clock of the cluster's brokers."""
+    clock = SteppingClock()
 
     async def make_store() -> MetadataStore:
         return MemoryStore(memory_etcd, clock, random.Random(1))
 
-    cluster.make_store = make_store
+    memory_cluster.make_store = make_store
+    return clock
+
+
+@pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
+async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_before(
+    stepping_clock: SteppingClock, memory_cluster: Cluster
+) -> None:
+    cluster, clock = memory_cluster, stepping_clock
     [segment] = await cluster.create_topic()
     node, client = await connected(cluster)
     await (await client.producer(segment)).send("m")
@@ -119,15 +126,10 @@ async def test_l3_an_owner_that_slept_through_its_lease_answers_nothing_from_bef
 @pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
 @pytest.mark.parametrize("asked", ["heads", "stream", "queue"])
 async def test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before(
-    memory_etcd: MemoryEtcd, memory_cluster: Cluster, asked: str
+    stepping_clock: SteppingClock, memory_cluster: Cluster, asked: str
 ) -> None:
     """▲ That nothing follows what it knows is no answer either; nor would anybody close who attaches to it."""
-    cluster, clock = memory_cluster, SteppingClock()
-
-    async def make_store() -> MetadataStore:
-        return MemoryStore(memory_etcd, clock, random.Random(1))
-
-    cluster.make_store = make_store
+    cluster, clock = memory_cluster, stepping_clock
     [segment] = await cluster.create_topic()
     _, client = await connected(cluster)
     last = await (await client.producer(segment)).send("m")
@@ -148,15 +150,10 @@ async def test_l3_an_owner_that_slept_through_its_lease_serves_nobody_as_before(
 @pytest.mark.leaves("tasks", "who keeps a lease that is found lost sleeps on for a third of its time, then ends")
 @pytest.mark.parametrize("acked", [[], [0]], ids=["nothing", "a part of an entry"])
 async def test_l3_an_owner_that_slept_through_its_lease_does_not_tell_where_a_subscription_stands(
-    memory_etcd: MemoryEtcd, memory_cluster: Cluster, acked: list[int]
+    stepping_clock: SteppingClock, memory_cluster: Cluster, acked: list[int]
 ) -> None:
     """▲ The next owner has taken more acks by then: a reader that begins there would read messages twice."""
-    cluster, clock = memory_cluster, SteppingClock()
-
-    async def make_store() -> MetadataStore:
-        return MemoryStore(memory_etcd, clock, random.Random(1))
-
-    cluster.make_store = make_store
+    cluster, clock = memory_cluster, stepping_clock
     [segment] = await cluster.create_topic()
     node, client = await connected(cluster)
     await (await client.producer(segment)).send("a", "b")
@@ -181,18 +178,13 @@ async def test_l3_an_owner_that_slept_through_its_lease_does_not_tell_where_a_su
     ids=["a position by time", "heads"],
 )
 async def test_l3_an_owner_that_sleeps_through_its_lease_blames_nobody_for_files_that_the_next_one_deletes(
-    memory_etcd: MemoryEtcd,
+    stepping_clock: SteppingClock,
     memory_cluster: Cluster,
     monkeypatch: pytest.MonkeyPatch,
     request_of: Callable[[str], dict[str, Any]],
 ) -> None:
     """▲ The client would take its request for wrong, and not ask the next owner."""
-    cluster, clock = memory_cluster, SteppingClock()
-
-    async def make_store() -> MetadataStore:
-        return MemoryStore(memory_etcd, clock, random.Random(1))
-
-    cluster.make_store = make_store
+    cluster, clock = memory_cluster, stepping_clock
     [segment] = await cluster.create_topic()
     node, client = await connected(cluster)
     await (await client.producer(segment)).send("a")

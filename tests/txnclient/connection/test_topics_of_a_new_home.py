@@ -31,6 +31,16 @@ async def _hears_of_a_split(cluster: Cluster, client: txnclient.Client, home: Sc
     await until(heard)
 
 
+async def _asked_for_without(cluster: Cluster, home: ScriptedServer) -> list[str]:
+    """The topics that the client asks the next home for, sorted."""
+    for server in cluster.servers.values():
+        server.commands.clear()
+    await home.cut()
+    await asyncio.sleep(1.0)
+    asked = [one.watch_layout.topic for server in cluster.servers.values() for one in server.commands]
+    return sorted(filter(None, asked))
+
+
 @virtual_time
 async def test_a_topic_that_the_former_home_tells_of_late_is_followed_at_the_next_one() -> None:
     async with connected(*ADDRESSES, timeout=30.0) as (cluster, client):
@@ -71,12 +81,7 @@ async def test_all_topics_are_followed_at_the_next_home() -> None:
         for topic in topics:
             with suppress(txnclient.TopicNotFound):
                 await client.describe_topic(topic)
-        for server in cluster.servers.values():
-            server.commands.clear()
-        await home.cut()
-        await asyncio.sleep(1.0)
-        asked = [one.watch_layout.topic for server in cluster.servers.values() for one in server.commands]
-        assert sorted(filter(None, asked)) == sorted(topics)
+        assert await _asked_for_without(cluster, home) == sorted(topics)
         await _hears_of_a_split(cluster, client, home)
 
 
@@ -93,12 +98,7 @@ async def test_of_topics_that_do_not_exist_the_latest_are_followed_and_asked_for
         for topic in absent:
             with pytest.raises(txnclient.TopicNotFound):
                 await client.describe_topic(topic)
-        for server in cluster.servers.values():
-            server.commands.clear()
-        await home.cut()
-        await asyncio.sleep(1.0)
-        asked = [one.watch_layout.topic for server in cluster.servers.values() for one in server.commands]
-        assert sorted(filter(None, asked)) == sorted([TOPIC, *absent[-2:]])
+        assert await _asked_for_without(cluster, home) == sorted([TOPIC, *absent[-2:]])
         with pytest.raises(txnclient.TopicNotFound):
             await client.describe_topic(absent[0])
         await _hears_of_a_split(cluster, client, home)
