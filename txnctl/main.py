@@ -61,7 +61,12 @@ def _health() -> None:
 
     from txnctl.commands.health import health
 
-    alone = typer.Typer(pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+    alone = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # as the other commands
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     alone.command()(health)
     alone(args=sys.argv[2:], prog_name="txnctl health")
 

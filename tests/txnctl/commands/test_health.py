@@ -117,3 +117,9 @@ def test_its_answer_does_not_wait_for_the_other_commands() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, timeout=60, check=False)
     assert done.returncode == 0
+
+
+def test_it_tells_what_is_wrong_as_the_other_commands_do() -> None:
+    command = [sys.executable, "-P", "-m", "txnctl", "health", "--timeout", "inf"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1].partition(":")[0]) == (2, "Error"), done.stderr
