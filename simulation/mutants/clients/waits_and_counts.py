@@ -83,6 +83,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=NO_SEEDS,
     ),
     Mutant(
+        name="refused-dead-letters-leave-producers",
+        rule="moves to the dead letters that are refused for a while share a producer",
+        section="§8",
+        file="txnclient/consuming/feeds/dead_letters.py",
+        old="        if not error.retriable and (producer",
+        new="        if (producer",
+        tests=(
+            "tests/txnclient/consuming/feeds/test_dead_letters.py::"
+            "test_moves_that_are_refused_for_a_while_share_a_producer",
+        ),
+        why_tests="few seeds fill a disk while hundreds of messages are dead",
+    ),
+    Mutant(
         name="held-not-inherited",
         rule="what an open transaction holds back in a segment holds back all that came of it (S7)",
         section="§8",

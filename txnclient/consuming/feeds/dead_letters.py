@@ -245,8 +245,8 @@ class DeadLetters:
         if not (error.retriable or error.requires_abort or isinstance(error, _PASSING)):
             self._on_failed(error)
         holder.nack_nowait(messages, self._redelivery_delay_s)
-        producer = self._producers.pop(self._target(messages), None)
-        if producer is not None:
+        # Kept for what a retry cures: a broker remembers each producer for an hour, and a full disk refuses many moves.
+        if not error.retriable and (producer := self._producers.pop(self._target(messages), None)) is not None:
             await producer.close()
 
     async def close(self) -> None:

@@ -148,11 +148,13 @@ class NoTransactions:
 
     def __init__(self, client: txnclient.Client) -> None:
         self._services = client._moving()
+        self.producers = 0
 
     async def create_topic(self, topic: str, *, segments: int = 1) -> TopicLayout:
         return await self._services.create_topic(topic, segments=segments)
 
     def producer(self, topic: str) -> Opening[txnclient.Producer[bytes]]:
+        self.producers += 1
         return self._services.producer(topic)
 
     async def begin(self, *, timeout: float = 60.0) -> txnclient.Transaction:
@@ -196,6 +198,31 @@ async def test_all_permits_of_a_batch_that_could_not_be_moved_come_back(client: 
         letters.put(holder, messages)
         await until(lambda: holder.free)
         assert (holder.free, letters.moved, failures) == (8, 0, [])
+        await letters.close()
+
+
+async def test_moves_that_are_refused_for_a_while_share_a_producer(client: txnclient.Client) -> None:
+    """Dies where each refused move leaves a producer behind, which its broker remembers for an hour: a full disk
+    refuses many a second."""
+    await client.create_topic(TOPIC, segments=1)
+    await client.create_topic(DEAD)
+    async with (
+        await client.producer(TOPIC) as producer,
+        await client.consumer(TOPIC, "workers", type="queue") as consumer,
+    ):
+        await producer.send_many([("k", b"dead")] * 3)
+        messages = await received(consumer, 3)
+        services = NoTransactions(client)
+        policy = DeadLetterPolicy.of(services, 0, None)
+        assert policy is not None
+        letters = DeadLetters(
+            client._session, policy, "workers", redelivery_delay_s=0.0, on_failed=lambda error: pytest.fail(str(error))
+        )
+        holder = CountingHolder(consumer)
+        for message in messages:
+            letters.put(holder, [message])
+        await until(lambda: holder.free == 3)
+        assert services.producers == 1
         await letters.close()
 
 
