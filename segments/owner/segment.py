@@ -214,7 +214,8 @@ class Segment:
                 self.dispatcher.close(error)
                 await self._write_all(timeout_s)
         except (TimeoutError, TxnError) as failure:
-            log.warning("hand_over_incomplete", segment=self.path, error=str(failure))
+            why = str(failure) or f"it took longer than {timeout_s:g} s"
+            log.warning("hand_over_incomplete", segment=self.path, error=why)
         finally:
             self.stop(error)
             await self.wait_stopped()
