@@ -84,13 +84,17 @@ def files(data_dir: Path, segment: str = SEGMENT) -> list[str]:
 
 
 async def test_s8_everything_of_a_segment_goes_and_nothing_of_its_neighbour(
-    memory_store: MemoryStore, tmp_path: Path
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore, tmp_path: Path
 ) -> None:
     ledgers = FileLedgerStore(tmp_path)
     await furnish(memory_store, ledgers, txns=120)
     await furnish(memory_store, ledgers, NEIGHBOUR)
     kept = await names(memory_store, NEIGHBOUR), files(tmp_path, NEIGHBOUR)
-    await erase_segment(memory_store, ledgers, SEGMENT, await own(memory_store))
+    steps = Steps()
+    store = StoppingStore(memory_etcd, steps)
+    await erase_segment(store, ledgers, SEGMENT, await own(memory_store))
+    await store.close()
+    assert steps.taken < 20, "hundreds of records go in a few commits"
     assert await names(memory_store) == []
     assert not await anything_left(memory_store, SEGMENT)
     assert not (tmp_path / "ledgers" / SEGMENT).exists()
@@ -195,11 +199,15 @@ async def test_a_former_owner_erases_nothing(memory_store: MemoryStore, tmp_path
     await ledgers.close()
 
 
-async def test_damage_does_not_keep_a_segment(memory_store: MemoryStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["a closed ledger", "the open ledger", "the ledger list"])
+async def test_damage_does_not_keep_a_segment(memory_store: MemoryStore, tmp_path: Path, damaged: str) -> None:
     ledgers = FileLedgerStore(tmp_path)
     await furnish(memory_store, ledgers)
-    path = tmp_path / "ledgers" / SEGMENT / "2.ledger"
-    path.write_bytes(b"nothing of a ledger" + path.read_bytes()[:40])
+    if damaged == "the ledger list":
+        await memory_store.commit(Commit(puts=(Put(keys.ledger(SEGMENT), b"?"),)))
+    else:
+        path = tmp_path / "ledgers" / SEGMENT / ("2.ledger" if damaged == "a closed ledger" else "4.ledger")
+        path.write_bytes(b"nothing of a ledger" + path.read_bytes()[:40])
     await memory_store.commit(Commit(puts=(Put(keys.watermark(SEGMENT), b"?"),)))
     await erase_segment(memory_store, ledgers, SEGMENT, await own(memory_store))
     assert await names(memory_store) == []

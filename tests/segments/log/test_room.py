@@ -22,6 +22,7 @@ from segments.log.ledgers.retention import Retention
 from segments.log.room import CLOSE_LOOK_S, EXHAUSTED_BYTES, LOOK_S, FreeSpace, watermark_of
 from segments.owner.segment import Segment
 from tests.segments.brokering import Cluster
+from tests.segments.changing import controlling
 from tests.segments.log.test_erasing import SEGMENT, furnish, names, own
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
@@ -246,6 +247,24 @@ async def test_c12_without_room_for_a_footer_all_goes_but_the_newest_that_stands
     assert (await client.producer(segment)).last == 4
     await served.keep(ALL)
     assert [info.ledger_id for info in served.ledgers.record.ledgers] == [5]
+
+
+async def test_c12_without_room_for_a_footer_a_sealed_segment_keeps_its_last_ledger_alone(
+    memory_cluster: Cluster, disk: Disk
+) -> None:
+    """The older ones make room for the footer that the last one waits for."""
+    cluster = memory_cluster
+    segment, served = await rolled(cluster, disk, 3)
+    await (await (await cluster.connect(cluster.nodes[0])).producer(segment, "q")).send("last")
+    async with controlling(cluster) as controller:
+        await controller.split(segment)
+    await until(lambda: served.ledgers.ended and served.buffer.watermark == served.last_confirmed)
+    disk.no_room_for = (".footer",)
+    await served.keep(Retention(ms=-1))
+    assert [info.ledger_id for info in served.ledgers.record.ledgers] == [4]
+    disk.no_room_for = ()
+    await served.keep(Retention(ms=-1))
+    assert served.ledgers.entries == 0
 
 
 async def test_c12_nothing_is_rolled_where_no_room_is_left_for_the_next_ledger(

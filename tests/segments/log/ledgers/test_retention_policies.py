@@ -117,13 +117,21 @@ async def test_generations_of_a_range_share_what_is_kept_of_it(memory_cluster: C
     await until(lambda: sealed.ledgers.entries == 0)
 
 
+AFTER = ("0000-3fff-7", "4000-5fff-8", "6000-7fff-6")
+"""Segments that came after one of 0000-7fff, of 100 bytes each."""
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 1000])
 async def test_what_is_left_of_a_share_is_asked_of_those_that_came_after_in_the_range(
-    memory_store: MemoryStore,
+    memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """Each of thousands of sealed segments would read and parse the lists of all the others, every half minute."""
+    """Each of thousands of sealed segments would read and parse the lists of all the others, every half minute. Names
+    and lists are read page by page."""
+    for bound in ("NAMES_AT_ONCE", "LISTS_AT_ONCE"):
+        monkeypatch.setattr(f"segments.log.housekeeping.{bound}", at_once)
     topic = "public/default/t"
-    kept = LedgerInfo(ledger_id=1, store="file", opened_ms=1, closed_length=5, bytes=300, closed_ms=2)
-    lists = {f"{topic}/0000-3fff-7": records.encode(LedgerRecord(ledgers=[kept]))}
+    kept = LedgerInfo(ledger_id=1, store="file", opened_ms=1, closed_length=5, bytes=100, closed_ms=2)
+    lists = {f"{topic}/{name}": records.encode(LedgerRecord(ledgers=[kept])) for name in AFTER}
     lists |= {f"{topic}/{name}": b"not to be read" for name in ("0000-ffff-0", "8000-ffff-9", "0000-7fff-4")}
     await memory_store.commit(Commit(puts=tuple(Put(keys.ledger(path), value) for path, value in lists.items())))
     segment: Any = SimpleNamespace(path=f"{topic}/0000-7fff-5", ledgers=SimpleNamespace(ended=True), buffer=None)
