@@ -136,6 +136,17 @@ def test_a_page_goes_with_the_last_of_its_ledgers() -> None:
     assert list(stored.values) == names[2:]
 
 
+def test_a_page_in_which_nothing_changed_is_not_written_again() -> None:
+    """Each ledger that is closed would write the whole list."""
+    stored, record = Stored(), long_list(21)
+    stored.write(record)
+    unchanged = cut(SEGMENT, record, stored.pages, page_ledgers=SIZE)
+    assert (unchanged.puts, unchanged.deletes) == ((), ())
+    sidecar = [msgspec.structs.replace(info, aborted=int(info.ledger_id == 10)) for info in record.ledgers]
+    now = cut(SEGMENT, msgspec.structs.replace(record, ledgers=sidecar), stored.pages, page_ledgers=SIZE)
+    assert [put.key for put in now.puts] == [keys.ledger_page(SEGMENT, 9)]
+
+
 @pytest.mark.parametrize("damage", ["a page is missing", "a page too many", "a page twice"])
 def test_a_list_with_a_gap_is_corrupt_and_never_taken_for_the_whole(damage: str) -> None:
     stored = Stored()

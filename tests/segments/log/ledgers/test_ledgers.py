@@ -174,6 +174,29 @@ async def test_empty_ledgers_are_crossed_and_do_not_pile_up_in_the_record(
     assert not last.contains(Position(1, -1))
 
 
+async def test_empty_ledgers_that_could_not_be_deleted_go_later_all_at_once(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a footer stays, and keeps none behind it: it holds what is known of producers."""
+    first = await take_over(memory_store, ledger_store)
+    await append(first, b"a")
+    second = await take_over(memory_store, ledger_store)
+    await second.close(lambda: second.footer(2, 0, b"dedup"))
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_store, "delete", _is_not_deleted)
+        for _ in range(3):
+            last = await take_over(memory_store, ledger_store)
+    assert [one.ledger_id for one in last.record.ledgers] == [1, 2, 3, 4, 5]
+    last = await take_over(memory_store, ledger_store)
+    assert [one.ledger_id for one in last.record.ledgers] == [1, 2, 5, 6]
+    assert await ledger_store.present(SEGMENT) == [1, 2, 5, 6]
+    assert await last.last_footer() == (Position(2, -1), b"dedup")
+
+
+async def _is_not_deleted(segment: str, ledger_id: int) -> None:
+    raise LedgerFailed(f"ledger {ledger_id}: the disk does not answer")
+
+
 async def test_the_newest_footer_counts_and_a_successor_can_write_the_missing_one(
     memory_store: MemoryStore, ledger_store: FileLedgerStore
 ) -> None:
@@ -228,6 +251,38 @@ async def test_a_sealed_segment_ends_where_its_seal_says_also_when_all_of_it_is_
     assert second.last_confirmed == end
     assert second.next_after(EARLIEST) > end
     assert await whole_log(second) == []
+
+
+async def test_a_seal_that_is_undone_is_followed_by_a_ledger_of_an_id_that_was_never_used(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    topic = KeyValue(b"/topic/t", b"", 0, 0, 0)
+
+    async def look() -> KeyValue | None:
+        return topic
+
+    ledgers = await take_over(memory_store, ledger_store)
+    await append(ledgers, b"a")
+    await ledgers.roll(ledgers.footer(1, 1, b""))
+    await append(ledgers, b"b")
+    assert await ledgers.seal(ledgers.footer(2, 1, b""), "change", look)
+    assert await ledgers.unseal(topic)
+    await append(ledgers, b"c")
+    assert ledgers.last_confirmed == Position(3, 0)
+    assert await whole_log(ledgers) == [b"a", b"b", b"c"]
+
+
+async def test_one_read_takes_all_entries_of_a_ledger_that_its_bytes_allow(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore
+) -> None:
+    """Of a closed ledger, and of the open one."""
+    ledgers = await take_over(memory_store, ledger_store)
+    for ledger_id in (1, 2):
+        await append(ledgers, b"a", b"b", b"c")
+        found = await ledgers.read(Position(ledger_id, 0), ledgers.last_confirmed, max_bytes=1000)
+        assert found == [(Position(ledger_id, number), bytes([entry])) for number, entry in enumerate(b"abc")]
+        await ledgers.roll(ledgers.footer(ledger_id, 3, b""))
+        assert await ledgers.read(Position(ledger_id, 0), ledgers.last_confirmed, max_bytes=1000) == found
 
 
 async def test_c12_a_ledger_that_was_made_and_is_not_there_is_no_empty_one(
@@ -321,11 +376,17 @@ def _fails(*_: object) -> None:
     raise OSError(errno.EIO, "input/output error")
 
 
-@pytest.mark.parametrize("what", ["watermark", "aborted record"])
+@pytest.mark.parametrize(("what", "at_once"), [("watermark", 1000), ("aborted record", 1), ("aborted record", 1000)])
 async def test_c12_a_folder_that_lacks_what_was_decided_is_not_believed(
-    memory_store: MemoryStore, ledger_store: FileLedgerStore, what: str
+    memory_store: MemoryStore,
+    ledger_store: FileLedgerStore,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    at_once: int,
 ) -> None:
-    """▲ It is older than etcd: what is missing was parts of transactions, of which the others would be read."""
+    """▲ It is older than etcd: what is missing was parts of transactions, of which the others would be read. Whichever
+    aborted record tells it."""
+    monkeypatch.setattr("segments.log.ledgers.ledger_folder.ABORTED_AT_ONCE", at_once)
     first = await take_over(memory_store, ledger_store)
     await append(first, b"a", b"b")
     before = await stored_record(memory_store)
@@ -335,7 +396,9 @@ async def test_c12_a_folder_that_lacks_what_was_decided_is_not_believed(
             keys.aborted(SEGMENT, TxnId(0, 7), None), records.encode(AbortedRecord(max_position=(1, 2)))
         ),
     }[what]
-    await memory_store.commit(Commit(puts=(put,)))
+    there = records.encode(AbortedRecord(max_position=(1, 1)))
+    others = [Put(keys.aborted(SEGMENT, TxnId(0, number), None), there) for number in (1, 2, 3)]
+    await memory_store.commit(Commit(puts=(*others, put)))
     with pytest.raises(DataCorrupt, match=rf"{what} is at 1:2, but ledger 1 ends after 2 entries.*check --repair"):
         await take_over(memory_store, ledger_store)
     assert await stored_record(memory_store) == before
@@ -343,8 +406,9 @@ async def test_c12_a_folder_that_lacks_what_was_decided_is_not_believed(
     assert await whole_log(await take_over(memory_store, ledger_store)) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("empty_behind", [False, True], ids=["the newest", "before an empty one"])
 async def test_c12_a_closed_ledger_that_is_shorter_than_it_was_is_not_served(
-    memory_store: MemoryStore, ledger_store: FileLedgerStore, tmp_path: Path
+    memory_store: MemoryStore, ledger_store: FileLedgerStore, tmp_path: Path, empty_behind: bool
 ) -> None:
     """▲ Its predecessor had handed it over, so nobody counts it again; but the folder is older than etcd."""
     first = await take_over(memory_store, ledger_store)
@@ -352,6 +416,9 @@ async def test_c12_a_closed_ledger_that_is_shorter_than_it_was_is_not_served(
     shutil.copytree(tmp_path / "ledgers", tmp_path / "older")
     await append(first, b"b")
     await first.close(lambda: first.footer(1, 2, b"{}"))
+    if empty_behind:
+        second = await take_over(memory_store, ledger_store)
+        await second.close(lambda: second.footer(2, 0, b"{}"))
     (tmp_path / "ledgers").rename(tmp_path / "newer")
     (tmp_path / "older").rename(tmp_path / "ledgers")
     older = FileLedgerStore(tmp_path)
@@ -361,3 +428,23 @@ async def test_c12_a_closed_ledger_that_is_shorter_than_it_was_is_not_served(
     shutil.rmtree(tmp_path / "ledgers")
     (tmp_path / "newer").rename(tmp_path / "ledgers")
     assert await whole_log(await take_over(memory_store, ledger_store)) == [b"a", b"b"]
+
+
+async def test_a_newest_ledger_that_is_damaged_keeps_nobody_from_the_rest_of_its_log(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore, tmp_path: Path
+) -> None:
+    """Those who read it are told; the log is taken over, read elsewhere and goes on."""
+    first = await take_over(memory_store, ledger_store)
+    await append(first, b"a")
+    await first.roll(first.footer(1, 1, b"{}"))
+    await append(first, b"b")
+    await first.close(lambda: first.footer(2, 1, b"{}"))
+    (tmp_path / "ledgers" / SEGMENT / "2.ledger").write_bytes(b"nothing of a ledger")
+    other = FileLedgerStore(tmp_path)
+    second = await take_over(memory_store, other)
+    await append(second, b"c")
+    assert await second.read(Position(1, 0), second.last_confirmed, max_bytes=1) == [(Position(1, 0), b"a")]
+    with pytest.raises(DataCorrupt):
+        await second.read(Position(2, 0), second.last_confirmed, max_bytes=1)
+    assert await second.read(Position(3, 0), second.last_confirmed, max_bytes=1) == [(Position(3, 0), b"c")]
+    await other.close()

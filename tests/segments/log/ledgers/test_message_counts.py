@@ -117,6 +117,20 @@ def test_the_total_of_a_ledger_is_known_when_it_is_closed() -> None:
     assert counts.total(5, 2) is None
 
 
+def test_what_was_counted_is_known_whenever_the_list_is_written_anew() -> None:
+    """Of every block of every ledger that is kept: nothing of them is read again as the log rolls."""
+    whole = [CountedRange(ledger_id, 0, 3 * STEP, 3 * STEP, True) for ledger_id in (1, 2)]
+    counts = appended([3] * 3 * STEP, ledger_id=1)
+    for number in range(3 * STEP):
+        counts.appended(Position(2, number), 2)
+    parts = [CountedRange(5, first, first + 5, 2 * STEP, True) for first in (7, STEP + 7)]
+    assert sum(read(counts, part, [4] * 2 * STEP) for part in parts) == 2
+    closed = [LedgerInfo(ledger_id=one, closed_length=length * STEP) for one, length in ((1, 3), (2, 3), (5, 2))]
+    for _ in range(2):
+        counts.listed(closed)
+        assert [counts.messages(among) for among in (*whole, *parts)] == [9 * STEP, 6 * STEP, 20, 20]
+
+
 def test_little_is_kept_and_nothing_of_ledgers_that_are_gone() -> None:
     counts = MessageCounts()
     entries = 100 * STEP

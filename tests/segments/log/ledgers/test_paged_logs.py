@@ -73,11 +73,14 @@ async def test_a_sidecar_of_a_ledger_that_stands_in_a_page_is_listed_there(
     for n in range(9):
         await append(ledgers, f"{n}".encode())
         await ledgers.roll(ledgers.footer(writer_of(ledgers).ledger_id, 1, b""))
-    aborted: dict[AbortedKey, Position] = {(TxnId(1, 7), None): Position(2, 0)}
-    await ledgers.add_sidecar(2, aborted)
+    aborted: dict[int, dict[AbortedKey, Position]] = {
+        ledger_id: {(TxnId(1, ledger_id), None): Position(ledger_id, 0)} for ledger_id in (2, 5)
+    }
+    for ledger_id, found in aborted.items():
+        await ledgers.add_sidecar(ledger_id, found)
     assert not any(info.aborted for info in (await stored_record(memory_store)).ledgers)
     again = await take_over_in_pages(memory_store, ledger_store)
-    assert await again.load_sidecars() == {2: aborted}
+    assert await again.load_sidecars() == aborted
 
 
 async def test_a_list_that_had_filled_its_one_record_is_taken_over_and_goes_on(

@@ -56,6 +56,7 @@ async def test_of_many_trimmed_ledgers_all_are_deleted_some_at_a_time(
         await ledgers.roll(ledgers.footer(writer_of(ledgers).ledger_id, 1, b"{}"))
     await ledgers.trim(6)
     assert list(ledgers.to_delete) == [1, 2, 3, 4, 5]
+    assert ledgers.trimmed_through == Position(5, 0)
     await ledgers.finish_trim()
     assert list(ledgers.to_delete) == []
     assert await ledger_store.present(SEGMENT) == [6]
