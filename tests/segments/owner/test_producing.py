@@ -11,7 +11,7 @@ from tests.segments.brokering import Cluster, Producer
 from tests.segments.gates import GatedLedgers, is_ack_op, is_write_op
 from tests.segments.owner.gated_owner import Gated
 from tests.waiting import until
-from txnstore import records
+from txnstore import keys, records
 from txnstore.records import Op
 from txnwire.entry import OutgoingMessage, Piece, encode_entry
 from txnwire.errors import (
@@ -22,7 +22,7 @@ from txnwire.errors import (
     SequenceGap,
     TxnConflict,
 )
-from txnwire.ids import TxnId
+from txnwire.ids import Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_ENTRY_BYTES
 
@@ -95,12 +95,46 @@ async def test_one_sync_serves_what_has_gathered_and_order_is_kept(gated: Gated)
     waiting = [producer.send_nowait(f"{producer.name}-{n}") for n in range(25) for producer in producers]
     await until(lambda: gated.ledgers.waiting)
     gated.ledgers.open()
-    await asyncio.gather(*waiting)
+    stored = [reply.send_ok for reply in await asyncio.gather(*waiting)]
+    dispatcher = gated.broker.segments[gated.segment].dispatcher
+    cached = [dispatcher.cached(Position(one.ledger_id, one.entry_id)) for one in stored]
+    assert None not in cached, "readers at the end read no file"
     await until(lambda: len(reader.values) == 100)
     for producer in producers:
         assert [value for value in reader.values if value.startswith(producer.name)] == [
             f"{producer.name}-{n}" for n in range(25)
         ]
+
+
+async def test_all_that_was_asked_of_a_segment_that_is_lost_is_answered(gated: Gated) -> None:
+    """Housekeeping rolls while a name is taken, say: one that hears nothing waits for ever."""
+    producer = await gated.client.producer(gated.segment)
+    served = await gated.broker.segment(gated.segment)
+    gated.ledgers.hold()
+    waiting = [asyncio.ensure_future(producer.send("x"))]
+    await until(lambda: gated.ledgers.waiting)
+    waiting += [asyncio.ensure_future(asked) for asked in (served.pipeline.roll(), served.checkpoint(), served.roll())]
+    await asyncio.sleep(0)
+    served.lost(NotOwner("taken away"))
+    answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
+    assert [type(answer) for answer in answers] == [NotOwner] * 4
+    gated.ledgers.open()
+
+
+async def test_what_producers_send_while_the_log_rolls_is_stored_behind_the_roll(gated: Gated) -> None:
+    """Of each of them, and nothing more need come to move it."""
+    producers = [await gated.client.producer(gated.segment, name) for name in ("one", "two", "three")]
+    served = await gated.broker.segment(gated.segment)
+    first = await producers[0].send("before")
+    gated.store.hold(lambda commit: any(put.key == keys.ledger(gated.segment) for put in commit.puts))
+    rolling = asyncio.ensure_future(served.pipeline.roll())
+    await until(lambda: gated.store.waiting)
+    waiting = [asyncio.ensure_future(producer.send(producer.name)) for producer in producers]
+    await until(lambda: served.pipeline.inflight == len(producers))
+    gated.store.open()
+    stored = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    await rolling
+    assert {position.ledger_id for position in stored} == {first.ledger_id + 1}
 
 
 async def test_what_is_recorded_and_not_stored_yet_has_nothing_behind_it(gated: Gated) -> None:

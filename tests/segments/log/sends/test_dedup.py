@@ -249,6 +249,14 @@ def test_l7_repeat_is_known_after_a_restart_from_footer_and_tail(dedup: Dedup[st
     assert successor.last_sequence_id("new", 1) == 4
 
 
+def test_what_all_producers_have_on_their_way_is_counted(dedup: Dedup[str]) -> None:
+    for name, entries in (("p", 2), ("q", 3)):
+        producer = Producer(dedup, name)
+        for number in range(entries):
+            producer.new(number, number - 1)
+    assert dedup.statistics().in_flight == 5
+
+
 def test_what_is_on_its_way_is_not_in_the_snapshot(dedup: Dedup[str], producer: Producer) -> None:
     dedup.stored(producer.new(0, -1), at(0), NOW_S)
     producer.new(1, 0)
