@@ -3,7 +3,7 @@ once."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -88,6 +88,29 @@ async def test_a_time_is_found_over_ledgers_that_were_closed_taken_over_and_are_
         ]:
             assert await before_timestamp(asked, second) == before, asked
     assert second.times.newest_ms(2, 3) == 700
+    first.abandon()
+    second.abandon()
+
+
+async def test_a_search_by_time_reads_a_ledger_of_which_nothing_is_known_once(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read takes megabytes."""
+    first = await take_over(memory_store, ledger_store)
+    await append(first, 100, 300, 200, 500, 400)
+    second = await take_over(memory_store, ledger_store)
+    read, reads = ledger_store.read, list[int]()
+
+    async def counted(
+        segment: str, ledger_id: int, first: int, last: int, *, max_bytes: int
+    ) -> Sequence[tuple[int, bytes]]:
+        reads.append(first)
+        return await read(segment, ledger_id, first, last, max_bytes=max_bytes)
+
+    monkeypatch.setattr(ledger_store, "read", counted)
+    for _ in range(2):
+        assert await before_timestamp(600, second) == Position(1, 4)
+    assert reads == [0]
     first.abandon()
     second.abandon()
 

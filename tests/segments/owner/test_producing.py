@@ -107,18 +107,24 @@ async def test_one_sync_serves_what_has_gathered_and_order_is_kept(gated: Gated)
 
 
 async def test_all_that_was_asked_of_a_segment_that_is_lost_is_answered(gated: Gated) -> None:
-    """Housekeeping rolls while a name is taken, say: one that hears nothing waits for ever."""
-    producer = await gated.client.producer(gated.segment)
+    """Sends before their op and before their sync, and housekeeping, which rolls while a name is taken, say: one that
+    hears nothing waits for ever."""
+    producers = [await gated.client.producer(gated.segment, name) for name in ("one", "two", "three")]
     served = await gated.broker.segment(gated.segment)
+    txn = await gated.cluster.begin()
     gated.ledgers.hold()
-    waiting = [asyncio.ensure_future(producer.send("x"))]
+    gated.store.hold(is_write_op)
+    waiting = [asyncio.ensure_future(producers[0].send(value)) for value in "ab"]
     await until(lambda: gated.ledgers.waiting)
+    waiting += [asyncio.ensure_future(one.send(value, txn=txn)) for one in producers[1:] for value in "cd"]
+    await until(lambda: served.pipeline.inflight == 6)
     waiting += [asyncio.ensure_future(asked) for asked in (served.pipeline.roll(), served.checkpoint(), served.roll())]
     await asyncio.sleep(0)
     served.lost(NotOwner("taken away"))
     answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
-    assert [type(answer) for answer in answers] == [NotOwner] * 4
+    assert [type(answer) for answer in answers] == [NotOwner] * 9
     gated.ledgers.open()
+    gated.store.open()
 
 
 async def test_what_producers_send_while_the_log_rolls_is_stored_behind_the_roll(gated: Gated) -> None:
@@ -180,6 +186,7 @@ async def test_the_first_op_carries_the_index_key_and_the_others_wait_for_it(gat
     assert [len(commit.puts) for commit in ops] == [2, 1, 1, 1]
     found = [records.decode(Op, commit.puts[0].value, key=commit.puts[0].key) for commit in ops]
     assert [(op.producer, op.messages) for op in found] == [("one", 2), ("two", 1), ("one", 1), ("two", 1)]
+    assert sum(op.bytes for op in found) == pipeline.stored_bytes
 
 
 async def test_entries_sent_in_one_go_share_an_op_of_one_transaction_producer_and_writer(gated: Gated) -> None:
@@ -214,28 +221,26 @@ async def test_entries_sent_in_one_go_share_an_op_of_one_transaction_producer_an
         await gated.cluster.wait_no_ops(txn)
 
 
-@pytest.mark.parametrize("together", [1, 3], ids=["one by one", "in one go"])
+@pytest.mark.parametrize("together", [1, 3, 5], ids=["one by one", "in one go", "of both in one go"])
 async def test_l8_a_refused_op_fails_all_entries_it_would_have_claimed(gated: Gated, together: int) -> None:
     one, two = await gated.client.producer(gated.segment, "one"), await gated.client.producer(gated.segment, "two")
     pipeline = gated.broker.segments[gated.segment].pipeline
     txn = await gated.cluster.begin()
+    senders = [(one, "1"), (one, "2"), (one, "3"), (two, "4"), (two, "5")]
     gated.store.hold(is_write_op)
-    sends = [one.send_nowait(value, txn=txn) for value in "123"[:together]]
+    sends = [producer.send_nowait(value, txn=txn) for producer, value in senders[:together]]
     await until(lambda: gated.store.waiting)
-    sends += [one.send_nowait(value, txn=txn) for value in "123"[together:]]
-    others = [two.send_nowait(value, txn=txn) for value in "45"]
+    sends += [producer.send_nowait(value, txn=txn) for producer, value in senders[together:]]
     await until(lambda: pipeline.inflight == 5)
     await gated.cluster.abort(txn)
     gated.store.open()
-    for sending in sends:
-        with pytest.raises((TxnConflict, SequenceGap)):
-            await sending
-    with pytest.raises(TxnConflict):
-        await others[0]
-    with pytest.raises((TxnConflict, SequenceGap)):
-        await others[1]
+    for number, sending in enumerate(sends):
+        with pytest.raises(TxnConflict if number == 3 else (TxnConflict, SequenceGap)):
+            await asyncio.wait_for(sending, 10)
     await until(lambda: not pipeline.inflight)
     assert not len(pipeline.gate), "nothing is remembered of the transaction"
+    await one.send("plain", sequence_id=0, previous=-1)
+    await (await gated.client.reader(gated.segment)).wait("plain")
 
 
 async def test_v1_a_decision_that_overtakes_the_ack_waits_for_the_op_in_flight(gated: Gated) -> None:

@@ -71,8 +71,11 @@ async def test_nothing_is_awaited_for_the_acks_of_a_subscription_that_was_droppe
     assert found is not None
     marked = replace(records.decode(SubscriptionRecord, found.value, key=key), deleting_ms=1)
     await cluster.store.commit(Commit(puts=(Put(key, records.encode(marked)),)))
-    await node.broker.segments[path].subscriptions.drop("gone")
+    subscriptions = node.broker.segments[path].subscriptions
+    await subscriptions.drop("gone")
     assert node.broker.statistics().decisions.held == 1, "that of the other subscription"
+    remembered = (subscriptions._subscriptions, subscriptions._targets, subscriptions._drained, subscriptions._created)
+    assert [list(one) for one in remembered] == [["stays"]] * 4
     await until(lambda: isinstance(gone.closed, TxnError))
     await cluster.commit(both)
     await until(lambda: node.broker.statistics().decisions.held == 0)

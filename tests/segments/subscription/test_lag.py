@@ -15,6 +15,7 @@ from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import LogEntry
 from segments.owner.lag_samples import RELIST_S, LagSampler
 from segments.subscription.lag import TRIES, LagBudget, SubscriptionLag
+from segments.subscription.starts import StartPoint
 from tests.segments.brokering import TOPIC, Client, Cluster, Node
 from tests.waiting import until, until_answer
 from txnstore import keys, records
@@ -157,10 +158,12 @@ async def test_what_may_not_be_read_is_not_known_until_it_may(memory_cluster: Cl
         await producer.send(*many(2), publish_time_ms=1)
     await node.crash()
     node = await memory_cluster.start()
-    asked = (await node.broker.segment(segment)).subscriptions.lags
+    served = await node.broker.segment(segment)
+    asked = served.subscriptions.lags
     nothing = LagBudget(SystemClock(), read_bytes=0)
     assert await asked.told("sub", nothing) == {"sub": (None, 1)}, "never 0"
-    little = [await asked.told("sub", LagBudget(SystemClock(), read_bytes=1)) for _ in range(3)]
+    less_than_a_block = served.ledgers.record.ledgers[0].bytes // 4
+    little = [await asked.told("sub", LagBudget(SystemClock(), read_bytes=size)) for size in (1, less_than_a_block, 1)]
     assert [one["sub"].messages for one in little] == [None, None, 6 * STEP], "what was read is remembered"
 
 
@@ -242,9 +245,10 @@ async def test_what_the_metrics_show_was_counted_before(
     assert (name, told.messages) == ("sub", 2)
     assert told.age_s is not None
     assert abs(told.age_s - now_ms / 1000) < 60
-    await memory_cluster.queue(client, segment, permits=0)
+    for name in ("jobs", "more"):
+        await memory_cluster.queue(client, segment, name=name, permits=0)
     await sampler.sample()
-    assert set(served.statistics().lags) == {"sub", "jobs"}, "one that was made since the last listing"
+    assert set(served.statistics().lags) == {"sub", "jobs", "more"}, "those that were made since the last listing"
 
     async def away() -> dict[str, SubscriptionRecord | None]:
         raise StoreUnavailable("planned by the test")
@@ -271,6 +275,24 @@ async def test_a_subscription_that_was_made_meanwhile_is_in_the_metrics_a_minute
         await memory_cluster.create_subscription("late")
         await memory_cluster.store.commit(Commit(deletes=(Delete(keys.subscription(TOPIC.path, "early")),)))
     assert told == [{"early": 2}, {"early": 2}, {"late": 2}]
+
+
+async def test_a_subscription_that_is_attached_to_meanwhile_is_counted_from_its_cursor(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start says no more where it stands: but that is known, and told at once."""
+    segment, node, client = await one_segment(memory_cluster)
+    await memory_cluster.create_subscription()
+    await (await client.producer(segment)).send("a", "b", publish_time_ms=5)
+    lags_of = node.broker.serving(segment).subscriptions.lags
+    start_of = lags_of._start_of
+
+    async def as_one_attaches(definition: SubscriptionRecord) -> StartPoint:
+        await memory_cluster.subscribe(client, segment, permits=0)
+        return await start_of(definition)
+
+    monkeypatch.setattr(lags_of, "_start_of", as_one_attaches)
+    assert await lag(node, segment) == (2, 5)
 
 
 async def test_a_count_begins_again_where_what_it_read_was_trimmed_meanwhile(

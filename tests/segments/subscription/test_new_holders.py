@@ -85,6 +85,31 @@ async def test_p12_a_new_holder_waits_for_each_of_its_predecessor_s_transactions
     await successor.wait(*"bcd")
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["of two transactions", "of one transaction"])
+async def test_p12_a_holder_that_comes_back_waits_for_the_acks_of_another_behind_its_own(
+    memory_cluster: Cluster, together: bool
+) -> None:
+    """▲ Its own ack, which holds nothing back, is the first of those that are pending."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer, mine = await cluster.holding_abc(client, segment)
+    other = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await other.wait(*"abc")
+    mine = await cluster.subscribe(client, segment, epoch=3)
+    await mine.wait(*"abc")
+    own = await cluster.begin()
+    foreign = own if together else await cluster.begin()
+    await mine.ack(mine.messages[0], txn=own)
+    await (await cluster.subscribe(client, segment, consumer="c2", epoch=4)).ack(other.messages[1], txn=foreign)
+    mine = await cluster.subscribe(client, segment, epoch=5)
+    await producer.send("d")
+    await (await client.reader(segment)).wait(*"abcd")
+    await mine.wait()
+    await cluster.abort(foreign)
+    await mine.wait(*("abcd" if together else "bcd"))
+
+
 async def test_p12_holds_across_a_restart_for_another_consumer_and_not_for_the_same(cluster: Cluster) -> None:
     """The ack ops name their consumer, so the successor of the segment's owner knows whose acks are pending."""
     [segment] = await cluster.create_topic()

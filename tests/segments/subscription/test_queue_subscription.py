@@ -421,6 +421,7 @@ async def test_a_sealed_segment_ends_for_a_queue_once_all_of_it_is_given_out(mem
     [segment] = await cluster.create_topic()
     client = await cluster.connect(await cluster.start())
     producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+    idle = await cluster.queue(client, segment, consumer="idle", permits=0)
     txn = await cluster.begin()
     await producer.send("m")
     await producer.send("t", txn=txn)
@@ -435,6 +436,7 @@ async def test_a_sealed_segment_ends_for_a_queue_once_all_of_it_is_given_out(mem
     await consumer.nack(*consumer.take())
     await consumer.wait("m", "t")
     await until(lambda: consumer.ended == "sealed")
+    await until(lambda: idle.ended == "sealed")
 
 
 class Unreadable(FileLedgerStore):

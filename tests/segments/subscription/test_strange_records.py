@@ -6,6 +6,7 @@ import pytest
 
 from segments.log.ledgers.retention import Retention
 from segments.owner.lag_samples import LagSampler
+from segments.subscription.definitions import read_definitions
 from segments.subscription.lag import UNKNOWN, SubscriptionLag
 from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.log.test_housekeeping import QUIET
@@ -51,6 +52,19 @@ async def test_a_strange_subscription_keeps_its_messages_and_its_segment(
     assert served.ledgers.contains(Position(1, 0))
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 1000])
+async def test_the_definitions_of_all_subscriptions_are_read_a_page_at_a_time(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """▲ What one that is not read needs would be trimmed."""
+    monkeypatch.setattr("segments.subscription.definitions.SUBSCRIPTIONS_AT_ONCE", at_once)
+    for name in "abcde":
+        await memory_cluster.create_subscription(name)
+    await put_strange(memory_cluster, "value")
+    found = await read_definitions(memory_cluster.store, TOPIC.path)
+    assert {name: one is not None for name, one in found.items()} == dict.fromkeys("abcde", True) | {"other": False}
+
+
 @pytest.mark.parametrize("kind", STRANGE)
 async def test_the_lags_of_others_are_told_beside_a_strange_subscription(memory_cluster: Cluster, kind: str) -> None:
     cluster = memory_cluster
@@ -75,10 +89,10 @@ async def test_a_start_that_cannot_be_read_does_not_matter_once_a_position_is_st
     node = await cluster.start()
     client = await cluster.connect(node)
     consumer, producer = await cluster.subscribe(client, segment), await client.producer(segment)
-    for value in "ab":
+    for value in "abc":
         await producer.send(value)
-    await consumer.wait(*"ab")
-    await consumer.ack(consumer.messages[0])
+    await consumer.wait(*"abc")
+    await consumer.ack(consumer.messages[0], consumer.messages[2])
     record = SubscriptionRecord(type="stream", start={"kind": "of a later version"})
     await cluster.create_subscription(record=record)
     await node.close()

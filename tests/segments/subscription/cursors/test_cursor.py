@@ -173,7 +173,7 @@ def test_what_is_acked_around_others_is_stored_over_blocks_and_ledgers() -> None
     ledgers, stored = LedgerLengths({1: BLOCK_ENTRIES + 5, 2: 0, 3: 7}), Stored()
     cursor = Cursor(ledgers, EARLIEST)
     cursor.ack(part(3, 0b0001))
-    kept = LeftOut(at(1), {(1, 0): 0b10, (1, 1): 0b1, (3, 0): 0b1}, [part(2, 0b0110)])
+    kept = LeftOut(at(1), {(1, 0): 0b10, (1, 1): 0b1, (3, 0): 0b1}, [part(2, 0b0110), part(4, 0b0001)])
     assert cursor.ack_around(part(5, 0b0011)._replace(position=at(5, 3)), kept)
     assert not cursor.ack_around(whole(4, 3), kept)
     stored.flush(cursor)
@@ -183,14 +183,25 @@ def test_what_is_acked_around_others_is_stored_over_blocks_and_ledgers() -> None
             at(0): 0,
             at(1): 0,
             at(2): 0b1001,
+            at(4): 0b1110,
             at(BLOCK_ENTRIES): 0,
             at(0, 3): 0,
             at(5, 3): 0b0011,
             at(6, 3): 0,
         }
     cursor.ack_cumulative(whole(2))
+    cursor.ack(whole(4))
     cursor.ack(whole(BLOCK_ENTRIES))
     assert cursor.mark_delete == at(BLOCK_ENTRIES + 4)
+
+
+def test_acks_around_others_are_refused_if_any_of_them_has_no_room(ledgers: LedgerLengths) -> None:
+    cursor = Cursor(ledgers, EARLIEST, max_partial=1)
+    cursor.ack(part(2, 0b0001))
+    kept = LeftOut(at(1), {(1, 0): 0b10}, [part(2, 0b1000), part(4, 0b1000)])
+    with pytest.raises(Overloaded, match="acked in part"):
+        cursor.ack_around(whole(6), kept)
+    assert [cursor.acked(at(entry_id)) for entry_id in range(1, 7)] == [0, 0b0001, 0, 0, 0, 0]
 
 
 def test_first_unacked_entry_can_be_acked_whatever_the_bound(ledgers: LedgerLengths) -> None:
@@ -331,6 +342,21 @@ def test_a_part_cut_into_a_page_that_is_stored_already_is_stored_before_the_rest
     cursor.ack(part(3, 0b0010))
     assert stored.flush(cursor) == ["1-0-1", "1-0"]
     assert [paged(ledgers, stored).acked(at(entry_id)) for entry_id in (3, 5, 7)] == [3, 1, 1]
+
+
+def test_parts_left_in_pages_of_entries_that_are_acked_whole_by_now_are_forgotten(ledgers: LedgerLengths) -> None:
+    """The crash came before the pages were deleted: they would count twice, and take room for ever."""
+    cursor, stored = paged(ledgers), Stored()
+    for entry_id in (3, 5, 7):
+        cursor.ack(part(entry_id, 0b0001))
+    stored.flush(cursor)
+    for entry_id in (5, 7):
+        cursor.ack(part(entry_id, 0b1110))
+    block = cursor.block_writes()[0]
+    assert (block.block, block.value is None) == ("1-0", False)
+    stored.put(block.block, block.value or b"")
+    assert sorted(stored.records) == ["1-0", "1-0-1", "1-0-2"]
+    assert paged(ledgers, stored).statistics().partial == 1
 
 
 def test_a_page_that_is_filled_again_before_it_is_deleted_is_rewritten(ledgers: LedgerLengths) -> None:

@@ -29,8 +29,21 @@ def test_start_counts_only_until_a_mark_is_stored(cursor: Cursor, ledgers: Ledge
     assert stored.load(ledgers, at(4)).mark_delete == at(4)
     cursor.ack_cumulative(whole(7))
     cursor.seek(at(2))
-    stored.flush(cursor)
+    cursor.ack(whole(7))
+    assert stored.flush(cursor) == ["1-0", MARK]
     assert stored.load(ledgers, at(4)).mark_delete == at(2)
+
+
+def test_every_block_that_has_changed_is_told_and_written(cursor: Cursor) -> None:
+    stored = Stored()
+    far = at(4097, 4)
+    for position in (at(5), far):
+        cursor.ack(AckPosition(position, 4, 0b0001))
+    assert (cursor.statistics().partial, cursor.statistics().dirty) == (2, 2)
+    assert stored.flush(cursor) == ["1-0", "4-1"]
+    cursor.ack(AckPosition(far, 4, 0b0010))
+    assert (cursor.dirty, cursor.statistics().dirty) == (True, 1)
+    assert stored.flush(cursor) == ["4-1"]
 
 
 def test_change_during_a_write_is_written_next(cursor: Cursor) -> None:
@@ -187,18 +200,21 @@ def test_a_seek_during_the_write_of_another_keeps_the_mark_last(ledgers: LedgerL
 
 def test_a_seek_deletes_the_stored_acks_behind_it_and_leaves_their_room(ledgers: LedgerLengths) -> None:
     """▲ Or they would be read with the next load: what was sought again would not come."""
-    cursor, stored = Cursor(ledgers, EARLIEST, max_partial=1), Stored()
+    cursor, stored = Cursor(ledgers, EARLIEST, max_partial=2), Stored()
     cursor.ack(whole(5))
-    cursor.ack(AckPosition(at(7), 4, 0b1))
+    cursor.ack(whole(3, 4))
+    for entry_id in (6, 7):
+        cursor.ack(AckPosition(at(entry_id), 4, 0b1))
     assert not cursor.has_room(at(8))
     assert cursor.has_room(at(7)), "of an entry that is acked in part already"
     cursor.ack_cumulative(whole(0))
     stored.flush(cursor)
     cursor.seek(EARLIEST)
-    assert cursor.has_room(at(8))
-    assert stored.flush(cursor) == ["1-0", MARK]
+    assert stored.flush(cursor) == ["1-0", "4-0", MARK]
+    cursor.ack(AckPosition(at(9), 4, 0b1))
+    assert cursor.has_room(at(8)), "one of two entries is acked in part now"
     loaded = stored.load(ledgers)
-    assert [loaded.acked(at(entry_id)) for entry_id in (0, 5, 7)] == [0, 0, 0]
+    assert [loaded.acked(place) for place in (at(0), at(5), at(6), at(7), at(3, 4))] == [0] * 5
 
 
 def test_a_block_that_somebody_else_has_deleted_is_not_deleted_again(cursor: Cursor) -> None:

@@ -34,6 +34,7 @@ def test_v8_set_aside_in_intervals_then_due_in_order_before_what_is_ahead() -> N
     statistics = rig.queue.statistics()
     assert (statistics.set_aside, statistics.set_aside_transactions, rig.queue.places) == (4, 1, 3)
     rig.decide(T1, committed=True)
+    assert rig.queue.statistics().set_aside == 0
     later = rig.append()
     rig.run()
     assert taker.entries == [plain, *first, more, later]
@@ -343,13 +344,13 @@ def test_a_queue_that_begins_with_its_cursor_full_goes_on() -> None:
 def test_v7_reading_uncommitted_nothing_is_set_aside_and_aborted_ones_are_shown() -> None:
     rig = Rig()
     taker = rig.taker()
-    opened, aborted = rig.append(txn=T1), rig.append(txn=T2)
+    opened, aborted, other = rig.append(txn=T1), rig.append(txn=T2), rig.append(txn=TxnId(1, 3))
     rig.run()
     rig.decide(T2, committed=False)
     rig.queue.read_uncommitted(True)
     more = rig.append(txn=T1)
     rig.run()
-    assert taker.entries == [opened, more]  # the aborted one was passed over before anybody asked
+    assert taker.entries == [opened, other, more]  # the aborted one was passed over before anybody asked
     rig.queue.leave(taker)
     rig.queue.read_uncommitted(False)
     back = rig.taker("back")
