@@ -115,6 +115,25 @@ async def test_a_search_by_time_reads_a_ledger_of_which_nothing_is_known_once(
     second.abandon()
 
 
+async def test_a_search_by_time_goes_on_behind_what_is_trimmed_meanwhile(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await take_over(memory_store, ledger_store)
+    await append(first, 100, 100)
+    second = await take_over(memory_store, ledger_store)
+    await append(second, 200, 300)
+    read = second.read
+
+    async def as_it_is_trimmed(first: Position, last: Position, *, max_bytes: int) -> list[tuple[Position, bytes]]:
+        await second.trim(2)
+        return await read(first, last, max_bytes=max_bytes)
+
+    monkeypatch.setattr(second, "read", as_it_is_trimmed)
+    assert await before_timestamp(250, second) == Position(2, 0)
+    first.abandon()
+    second.abandon()
+
+
 async def test_a_search_by_time_ends_where_the_log_is_given_up(
     memory_store: MemoryStore, ledger_store: FileLedgerStore
 ) -> None:

@@ -27,7 +27,7 @@ from tests.segments.log.test_erasing import SEGMENT, furnish, names, own
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore.memory.memory_store import MemoryStore
-from txnwire.errors import StoreFull
+from txnwire.errors import NotOwner, StoreFull
 from txnwire.ids import TxnId
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ class Looked:
     def __init__(self, free: int, total: int = 100 * GIB) -> None:
         self.found: DiskRoom | LedgerFailed = DiskRoom(free, total)
         self.kept: list[int] = []
+        self.keeps = True
         self.looks = 0
 
     async def room(self) -> DiskRoom:
@@ -71,6 +72,8 @@ class Looked:
         return self.found
 
     async def keep_reserve(self, size: int) -> None:
+        if not self.keeps:
+            raise LedgerFailed("no space left on device")
         self.kept.append(size)
 
 
@@ -137,6 +140,22 @@ async def test_it_is_looked_at_once_where_a_write_has_failed_and_a_disk_that_doe
     looked.found = DiskRoom(90 * GIB, 100 * GIB)
     await asyncio.sleep(3.0)
     assert admits(room)
+    await room.close()
+
+
+@pytest.mark.parametrize("unreadable", [True, False], ids=["unreadable", "no reserve"])
+@virtual_time
+async def test_a_disk_that_fails_at_first_keeps_no_broker_from_starting(unreadable: bool) -> None:
+    looked = Looked(free=2 * GIB)
+    looked.keeps = False
+    found = looked.found
+    if unreadable:
+        looked.found = LedgerUnreadable("the disk does not answer")
+    room = await watched(looked)
+    assert admits(room)
+    looked.found, looked.keeps = found, True
+    await asyncio.sleep(2.0)
+    assert looked.kept
     await room.close()
 
 
@@ -447,12 +466,15 @@ async def test_c12_a_broker_whose_write_has_failed_looks_at_its_disk_at_once(
     memory_cluster.make_ledgers = Disk
     [path] = await memory_cluster.create_topic()
     node = await memory_cluster.start()
-    await (await (await memory_cluster.connect(node)).producer(path)).send("x")
+    producer = await (await memory_cluster.connect(node)).producer(path)
+    await producer.send("x")
     disk = node.ledgers
     assert isinstance(disk, Disk)
     disk.free = 0
-    served = node.broker.segments[path]
-    served.lost(LedgerFailed("no space left on device"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", partial(_fail, errno.ENOSPC))
+        with pytest.raises(NotOwner):
+            await producer.send("y")
     await until(lambda: node.broker.full_disk() is not None)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.segments.brokering import Cluster, Producer
 from tests.segments.gates import GatedLedgers, is_ack_op, is_write_op
+from tests.segments.log.small_logs import files
 from tests.segments.owner.gated_owner import Gated
 from tests.waiting import until
 from txnstore import keys, records
@@ -99,11 +101,28 @@ async def test_one_sync_serves_what_has_gathered_and_order_is_kept(gated: Gated)
     dispatcher = gated.broker.segments[gated.segment].dispatcher
     cached = [dispatcher.cached(Position(one.ledger_id, one.entry_id)) for one in stored]
     assert None not in cached, "readers at the end read no file"
+    pipeline, told = gated.broker.segments[gated.segment].pipeline, gated.broker.statistics().measures
+    assert (pipeline.stored, pipeline.stored_messages, told.entries_stored, told.messages_stored) == (100,) * 4
+    assert pipeline.stored_bytes == told.bytes_stored
     await until(lambda: len(reader.values) == 100)
     for producer in producers:
         assert [value for value in reader.values if value.startswith(producer.name)] == [
             f"{producer.name}-{n}" for n in range(25)
         ]
+
+
+async def test_entries_stored_together_each_count_towards_the_next_checkpoint(gated: Gated) -> None:
+    """A successor scans what came behind it, however few syncs have stored that."""
+    await gated.cluster.nodes[-1].close()
+    node = await gated.cluster.start("b2", settings=replace(gated.cluster.settings, checkpoint_entries=10))
+    ledgers: GatedLedgers = node.ledgers  # type: ignore[assignment]
+    producer = await (await gated.cluster.connect(node)).producer(gated.segment)
+    ledgers.hold()
+    waiting = [producer.send_nowait(str(number)) for number in range(20)]
+    await until(lambda: ledgers.waiting)
+    ledgers.open()
+    stored = [reply.send_ok.ledger_id for reply in await asyncio.gather(*waiting)]
+    await until(lambda: stored[0] in files(gated.cluster, gated.segment, "footer"), within_s=10)
 
 
 async def test_all_that_was_asked_of_a_segment_that_is_lost_is_answered(gated: Gated) -> None:
@@ -114,7 +133,7 @@ async def test_all_that_was_asked_of_a_segment_that_is_lost_is_answered(gated: G
     txn = await gated.cluster.begin()
     gated.ledgers.hold()
     gated.store.hold(is_write_op)
-    waiting = [asyncio.ensure_future(producers[0].send(value)) for value in "ab"]
+    waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(producers[0].send(value)) for value in "ab"]
     await until(lambda: gated.ledgers.waiting)
     waiting += [asyncio.ensure_future(one.send(value, txn=txn)) for one in producers[1:] for value in "cd"]
     await until(lambda: served.pipeline.inflight == 6)
@@ -253,9 +272,11 @@ async def test_v1_a_decision_that_overtakes_the_ack_waits_for_the_op_in_flight(g
     revision = await gated.cluster.abort(txn)
     followed = gated.broker._shared.decisions
     await followed.wait_followed(revision, timeout_s=5)
+    with pytest.raises(TxnConflict):
+        await producer.send("behind the decision", txn=txn)
     gated.ledgers.open()
     await sending
-    await producer.send("sentinel")
+    await producer.send("sentinel", sequence_id=1, previous=0)
     await reader.wait("sentinel")
     await gated.cluster.wait_no_ops(txn)
 

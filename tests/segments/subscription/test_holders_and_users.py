@@ -56,7 +56,7 @@ async def test_nothing_is_awaited_for_the_acks_of_a_subscription_that_was_droppe
     client = await cluster.connect(node)
     producer = await client.producer(path)
     attach = cluster.queue if type == "queue" else cluster.subscribe
-    gone, stays = [await attach(client, path, name=name) for name in ("gone", "stays")]
+    _, gone, stays = [await attach(client, path, name=name) for name in ("first", "gone", "stays")]
     for value in "abc":
         await producer.send(value)
     for consumer in (gone, stays):
@@ -75,7 +75,7 @@ async def test_nothing_is_awaited_for_the_acks_of_a_subscription_that_was_droppe
     await subscriptions.drop("gone")
     assert node.broker.statistics().decisions.held == 1, "that of the other subscription"
     remembered = (subscriptions._subscriptions, subscriptions._targets, subscriptions._drained, subscriptions._created)
-    assert [list(one) for one in remembered] == [["stays"]] * 4
+    assert [list(one) for one in remembered] == [["first", "stays"]] * 4
     await until(lambda: isinstance(gone.closed, TxnError))
     await cluster.commit(both)
     await until(lambda: node.broker.statistics().decisions.held == 0)

@@ -336,6 +336,8 @@ async def test_whom_one_pass_does_not_reach_is_served_by_the_next_though_nothing
     with turns_divided_by(PASS_ENTRIES // 8):  # eight in all, and four of one: three each are less than that
         for consumer in dispatcher.consumers:
             dispatcher.add_permits(consumer, 10)
+        await asyncio.sleep(0)
+        assert sum(consumer.delivered for consumer in dispatcher.consumers) == len(readers) + 9, "one pass serves three"
         for reader in readers:
             await reader.wait(*"abcd")
 
@@ -373,6 +375,18 @@ async def test_old_entries_are_read_from_the_ledgers_and_the_tail_from_memory(cl
     await parked.wait(*sent)
     await (await client.reader(segment)).wait(*sent)
     assert (await cluster.nodes[0].broker.segment(segment)).statistics().ledgers > 3
+
+
+async def test_a_read_of_what_was_trimmed_meanwhile_finds_nothing_and_costs_nobody_its_consumer(
+    memory_cluster: Cluster,
+) -> None:
+    [segment] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    await (await (await memory_cluster.connect(node)).producer(segment)).send("a")
+    served = node.broker.segments[segment]
+    await served.roll()
+    await served.ledgers.trim(2)
+    assert not await served.dispatcher.read_run(Position(1, 0), Position(1, 0))
 
 
 async def test_refusals_name_what_is_wrong(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from segments.layout.assignment import consumer_id
+from segments.subscription.queue_subscription import QueueSubscription
 from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op
 from tests.waiting import until
@@ -30,10 +31,19 @@ async def test_all_consumers_of_a_segment_are_served_and_hear_that_it_is_lost(me
     for consumer in alone:
         await consumer.wait("a", "b")
     await until(lambda: sum(len(consumer.values) for consumer in shared) == 2)
+    txn = await cluster.begin()
+    await producer.send("c", "d", txn=txn)
+    queues = [one for one in node.broker.segments[segment].subscriptions if isinstance(one, QueueSubscription)]
+    await until(lambda: [one.statistics().queue.set_aside for one in queues] == [1, 1, 1])  # type: ignore[union-attr]
+    await cluster.commit(txn)
+    for consumer in alone:
+        await consumer.wait(*"abcd")
+    await until(lambda: sum(len(consumer.values) for consumer in shared) == 4)
     told = {one.name: one for one in node.broker.segments[segment].statistics().subscriptions}
     assert set(told) == {"one", "two", "jobs", "more", "shared"}
     assert told["shared"].consumers == tuple(consumer_id(name, 7) for name in ("c1", "c2", "c3"))
-    assert (told["shared"].permits, told["shared"].delivered) == (2998, 2)
+    assert (told["shared"].permits, told["shared"].delivered) == (2996, 4)
+    assert (told["two"].permits, told["two"].delivered) == (996, 4)
     node.broker.segments[segment].lost(NotOwner("taken away"))
     await until(lambda: all(consumer.closed for consumer in (*alone, *shared)), within_s=10)
     assert {type(consumer.closed) for consumer in (*alone, *shared)} == {NotOwner}

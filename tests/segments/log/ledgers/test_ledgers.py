@@ -13,9 +13,11 @@ import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed, LedgerFenced
+from segments.log.ledgers.dedup_footer import covered_by, encode_footer
 from segments.log.ledgers.segment_log import SegmentLog
 from tests.segments.gates import GatedStore
 from tests.segments.log.segment_log import SEGMENT, append, own, stored_record, take_over, whole_log, writer_of
+from tests.segments.stopping import Steps, StoppingStore
 from tests.waiting import until, until_turn
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -23,7 +25,7 @@ from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AbortedRecord, LedgerRecord, Watermark
 from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import DataCorrupt, NotOwner
+from txnwire.errors import DataCorrupt, NotOwner, StoreUnavailable
 from txnwire.ids import EARLIEST, Position, TxnId
 
 
@@ -212,6 +214,34 @@ async def test_the_newest_footer_counts_and_a_successor_can_write_the_missing_on
     assert await third.last_footer() == (Position(2, 1), b"two")
     await third.write_closed_footer(b"three")
     assert await third.last_footer() == (Position(2, 2), b"three")
+
+
+@pytest.mark.parametrize("damaged", [b"?", encode_footer(9, 2, b""), encode_footer(1, 3, b"")])
+async def test_a_footer_that_is_damaged_or_covers_something_else_is_named(
+    memory_store: MemoryStore, ledger_store: FileLedgerStore, damaged: bytes
+) -> None:
+    first = await take_over(memory_store, ledger_store)
+    await append(first, b"a", b"b")
+    await first.close(lambda: damaged)
+    second = await take_over(memory_store, ledger_store)
+    with pytest.raises(DataCorrupt, match=f"footer of ledger 1 of {SEGMENT}"):
+        await second.last_footer()
+    if damaged == b"?":
+        with pytest.raises(DataCorrupt, match="where it stands"):
+            covered_by(damaged, "where it stands")
+
+
+async def test_a_ledger_that_is_made_and_cannot_be_listed_as_made_is_let_go(
+    memory_etcd: MemoryEtcd, ledger_store: FileLedgerStore, memory_store: MemoryStore
+) -> None:
+    """Each try of a take-over would keep a file open."""
+    store = StoppingStore(memory_etcd, Steps(left=1))
+    ledgers = SegmentLog(store, ledger_store, SEGMENT, epoch=await own(memory_store), incarnation="i")
+    with pytest.raises(StoreUnavailable):
+        await ledgers.take_over()
+    assert await ledger_store.present(SEGMENT) == [1]
+    assert not ledger_store._writers
+    await store.close()
 
 
 async def test_a_sealed_segment_opens_nothing(memory_store: MemoryStore, ledger_store: FileLedgerStore) -> None:

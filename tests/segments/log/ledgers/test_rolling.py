@@ -55,6 +55,24 @@ async def test_nobody_misses_the_next_ledger_however_long_the_log_rolls(memory_c
         await one.wait("before", "behind")
 
 
+async def test_who_asked_for_a_roll_that_fails_is_told(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Housekeeping waits for it, and looks after no other segment meanwhile."""
+    [segment] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    await (await (await memory_cluster.connect(node)).producer(segment)).send("a")
+    served = node.broker.segments[segment]
+    with monkeypatch.context() as patched:
+        patched.setattr(node.ledgers, "create", _has_no_room)
+        with pytest.raises(NotOwner):
+            await asyncio.wait_for(served.roll(), 10)
+
+
+async def _has_no_room(*_: object, **__: object) -> None:
+    raise LedgerFailed("no space left on device")
+
+
 class SlowClosing(FileLedgerStore):
     """Ledgers whose closing waits for `go_on`."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
+from segments.ledger.ledger import LedgerFailed
 from segments.log.sends.appender import Appender
 from segments.log.sends.send_order import AFTER_SYNC, APPEND, SEND_ORDER, Durable, SendStep, SyncedEntries
 from tests.segments.brokering import Cluster
@@ -80,11 +81,12 @@ def test_l5_a_sync_that_covers_less_than_its_entries_proves_nothing(ledger_id: i
 
 
 class ShortLedgers(FileLedgerStore):
-    """Ledgers whose sync reports, once, that it has not reached the last entry."""
+    """Ledgers whose sync reports, once, that it has not reached the last entry, or that take no entry once."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)
         self.short = 0
+        self.full = 0
 
     async def create(self, segment: str, ledger_id: int, *, incarnation: str) -> Any:
         return _ShortWriter(self, await super().create(segment, ledger_id, incarnation=incarnation))
@@ -101,6 +103,13 @@ class _ShortWriter:
             self._store.short -= 1
             return reached - 1
         return reached
+
+    def append(self, entry: bytes) -> int:
+        if self._store.full:
+            self._store.full -= 1
+            raise LedgerFailed("no space left on device")
+        entry_id: int = self._writer.append(entry)
+        return entry_id
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
@@ -123,6 +132,24 @@ async def test_l5_nothing_is_told_of_a_sync_that_fell_short_and_the_next_owner_c
     await until(lambda: node.broker.segments.get(segment) not in (None, served))
     reader = await client.reader(segment)
     await reader.wait("first", "second")  # it was on the disk all the same, and its producer knows that it may be
+
+
+@pytest.mark.parametrize("in_txn", [False, True])
+async def test_an_append_that_fails_is_told_and_ends_the_ownership(memory_cluster: Cluster, in_txn: bool) -> None:
+    cluster = memory_cluster
+    cluster.make_ledgers = ShortLedgers
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer = await client.producer(segment)
+    await producer.send("first")
+    ledgers: ShortLedgers = node.ledgers  # type: ignore[assignment]
+    served = node.broker.segments[segment]
+    ledgers.full = 1
+    with pytest.raises(NotOwner):
+        await producer.send("second", txn=await cluster.begin() if in_txn else None)
+    await until(lambda: node.broker.segments.get(segment) not in (None, served), within_s=10)
+    await (await client.producer(segment, "another")).send("third")
 
 
 async def test_l3_an_entry_is_appended_only_behind_its_op_record(memory_cluster: Cluster) -> None:

@@ -413,6 +413,8 @@ async def test_acks_of_what_was_never_delivered_are_refused(cluster: Cluster) ->
         with pytest.raises(InvalidArgument):
             await consumer.ack(position)
         with pytest.raises(InvalidArgument):
+            await consumer.ack(consumer.messages[0], position)
+        with pytest.raises(InvalidArgument):
             await consumer.ack(position, txn=await cluster.begin(), cumulative=True)
     with pytest.raises(InvalidArgument):
         await consumer.ack()

@@ -344,6 +344,16 @@ def test_a_part_cut_into_a_page_that_is_stored_already_is_stored_before_the_rest
     assert [paged(ledgers, stored).acked(at(entry_id)) for entry_id in (3, 5, 7)] == [3, 1, 1]
 
 
+def test_the_room_that_an_entry_leaves_in_its_record_is_filled_by_the_next(ledgers: LedgerLengths) -> None:
+    """Otherwise each goes to a page of its own in the end."""
+    cursor, stored = paged(ledgers, entries=2), Stored()
+    for entry_id in (3, 5, 7, 9):
+        cursor.ack(part(entry_id, 0b0001))
+        cursor.ack(part(entry_id, 0b1110))
+    cursor.ack(part(8, 0b0001))
+    assert stored.flush(cursor) == ["1-0"]
+
+
 def test_parts_left_in_pages_of_entries_that_are_acked_whole_by_now_are_forgotten(ledgers: LedgerLengths) -> None:
     """The crash came before the pages were deleted: they would count twice, and take room for ever."""
     cursor, stored = paged(ledgers), Stored()

@@ -21,6 +21,8 @@ def test_round_robin_by_permits() -> None:
         [positions[2], positions[5]],
     )
     assert b.permits == 0
+    rig.ack(*(whole(position) for position in positions))
+    assert (rig.queue.statistics().unacked, a.held, b.held, c.held) == (0, {}, {}, {})
 
 
 def test_v8_set_aside_in_intervals_then_due_in_order_before_what_is_ahead() -> None:
@@ -38,6 +40,7 @@ def test_v8_set_aside_in_intervals_then_due_in_order_before_what_is_ahead() -> N
     later = rig.append()
     rig.run()
     assert taker.entries == [plain, *first, more, later]
+    assert rig.queue.places == len(taker.entries), "nothing is set aside or due any more"
 
 
 def test_v8_aborted_is_acked_away_wherever_it_stands() -> None:
