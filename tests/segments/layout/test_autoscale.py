@@ -202,6 +202,7 @@ def test_a_policy_names_what_differs_from_the_defaults(policy: Any, expected: Th
     [
         ("on", 'expected "off" or an object'),
         ({"max": 3}, "unknown threshold 'max'"),
+        ({"max_segments": 8, "max": 3}, "unknown threshold 'max'"),
         ({"max_segments": "8"}, "expected a positive number, found '8'"),
         ({"max_segments": True}, "expected a positive number"),
         ({"split_messages_per_s": 0}, "expected a positive number"),
@@ -243,3 +244,4 @@ def test_an_idle_segment_writes_one_zero() -> None:
     meter.told(IDLE)
     assert not meter.worth_telling(SegmentLoad(9, 99_999))
     assert meter.worth_telling(SegmentLoad(11, 0))
+    assert meter.worth_telling(SegmentLoad(0, 100_001))

@@ -6,20 +6,23 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from segments.layout.directory import APPLIED_AT_ONCE, CONTROLLER, Directory, DirectoryChange
 from segments.layout.topology import create_record
 from tests.segments.virtual_time import LoopClock, run, virtual_time
+from tests.waiting import until
 from txnstore import keys
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
 from txnstore.records import AssignmentRecord, OwnerRecord, RegistrationRecord, encode
-from txnstore.store import Commit, Delete, MetadataStore, Put, StoreWatch, WatchBatch
+from txnstore.store import Commit, Delete, MetadataStore, Put, RangeResult, StoreWatch, WatchBatch
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, InvalidArgument, Timeout, Unauthorized
+from txnwire.tasks import Tasks
 
 TOPIC = "public/nyc/flights"
 SEGMENT = f"{TOPIC}/0000-ffff-0"
@@ -190,9 +193,16 @@ async def test_e1_after_a_cut_a_crash_and_compaction_the_directory_equals_a_fres
 
 
 class RefusedOnce(MemoryStore):
-    """The first watch is refused, as with credentials that an operator has yet to mend."""
+    """The first watch is refused, as with credentials that an operator has yet to mend; so may be the first read."""
 
     refused = False
+    refuses_reads = False
+
+    async def range(self, start: bytes, end: bytes, **options: Any) -> RangeResult:
+        if start == keys.TOPIC and self.refuses_reads:
+            self.refuses_reads = False
+            raise Unauthorized("the store refuses this user")
+        return await super().range(start, end, **options)
 
     def watch(self, start: bytes, end: bytes, *, from_revision: int) -> StoreWatch:
         if start == keys.TOPIC and not self.refused:
@@ -222,6 +232,49 @@ async def test_a_watch_that_ends_in_an_error_is_opened_again() -> None:
     assert store.refused
     await directory.close()
     await store.close()
+
+
+@virtual_time
+async def test_neither_a_change_nor_an_error_of_the_store_ends_what_follows_it() -> None:
+    """▲ An end would be shown as a defect of the process, and each one pauses it for longer."""
+    tasks = Tasks()
+    with tasks.in_charge():
+        store = RefusedOnce(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
+        directory = Directory(store, LoopClock())
+        await directory.start()
+        for segments in (1, 2, 3):
+            await directory.wait_revision(await put(store, (keys.topic(TOPIC), topic_value(segments))))
+        assert store.refused
+    assert tasks.failures == {}
+    await directory.close()
+    await store.close()
+
+
+@virtual_time
+async def test_a_first_reading_that_is_refused_is_asked_for_again() -> None:
+    store = RefusedOnce(MemoryEtcd(LoopClock()), LoopClock(), random.Random(1))
+    store.refuses_reads = True
+    await put(store, (keys.topic(TOPIC), topic_value()))
+    directory = Directory(store, LoopClock())
+    await directory.start()
+    assert directory.topic(TOPIC) is not None
+    assert not store.refuses_reads
+    await directory.close()
+    await store.close()
+
+
+@virtual_time
+async def test_the_revision_of_the_cluster_rises_with_each_kind_of_process() -> None:
+    """▲ Of two states a client keeps the one with the higher revision: the other would hide a process for good."""
+    member = encode(RegistrationRecord(id="a", address="h:1"))
+    async with followed(MemoryEtcd(LoopClock())) as (store, directory):
+
+        async def check_rises(key: bytes) -> None:
+            revision = await put(store, (key, member))
+            await until(lambda: directory.cluster_revision() == revision)
+
+        for key in (keys.tc(1), keys.broker("a"), keys.leader(CONTROLLER)):
+            await check_rises(key)
 
 
 def test_listeners_hear_each_change_and_one_that_fails_harms_no_other() -> None:
@@ -300,6 +353,20 @@ async def test_each_kind_of_record_has_its_own_time_to_be_read_at_the_start() ->
     await directory.start(timeout_s=5.0)
     await directory.close()
     await store.close()
+
+
+@virtual_time
+async def test_every_topic_of_one_change_gets_its_revision() -> None:
+    """▲ Otherwise clients refuse the newest layout of all but one of them."""
+    topics = ["t/n/a", "t/n/b", "t/n/c"]
+    owner = encode(OwnerRecord(broker="b1", address="h:1"))
+    async with followed(MemoryEtcd(LoopClock())) as (store, directory):
+        created = await put(store, *((keys.topic(path), topic_value()) for path in topics))
+        await directory.wait_revision(created)
+        assert [directory.layout_revision(path) for path in topics] == [created] * 3
+        owned = await put(store, *((keys.owner(f"{path}/0000-ffff-0"), owner) for path in topics))
+        await directory.wait_revision(owned, prefix=keys.OWNER)
+        assert [directory.layout_revision(path) for path in topics] == [owned] * 3
 
 
 @virtual_time

@@ -258,14 +258,54 @@ async def test_the_cluster_is_answered_then_pushed() -> None:
             Put(keys.broker("b2"), encode(RegistrationRecord(id="b2", address="h:2"))),
             Put(keys.broker("b1"), encode(RegistrationRecord(id="b1", address="h:1"))),
             Put(keys.tc(1), encode(RegistrationRecord(id="c", address="h:3"))),
+            Put(keys.tc(2), encode(RegistrationRecord(id="d", address="h:4"))),
         ]
         await served.process.store.commit(Commit(puts=tuple(puts)))
-        cluster = (await client.wait_push(lambda p: len(p.cluster.brokers) == 2 and p.cluster.coordinators)).cluster
+        cluster = (await client.wait_push(lambda p: len(p.cluster.brokers) == len(p.cluster.coordinators) == 2)).cluster
         assert [(b.id, b.address) for b in cluster.brokers] == [("b1", "h:1"), ("b2", "h:2")]
-        assert [(c.tc_id, c.address) for c in cluster.coordinators] == [(1, "h:3")]
+        assert [(c.tc_id, c.address) for c in cluster.coordinators] == [(1, "h:3"), (2, "h:4")]
         assert cluster.revision > first.revision
         await served.process.controller.close()
         await client.wait_push(lambda p: p.cluster.controller_address == "")
+
+
+@virtual_time
+async def test_one_change_is_pushed_to_every_watcher_of_every_topic_that_it_touches() -> None:
+    """▲ Who is left out knows the old owner until that topic changes once more."""
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        paths = ["public/nyc/a", "public/nyc/b"]
+        record, owner = create_record(1, policies={}, created_ms=0), OwnerRecord(broker="b1", address="h:1")
+        await served.process.store.commit(Commit(puts=tuple(Put(keys.topic(path), encode(record)) for path in paths)))
+        clients = [await served.client() for _ in range(3)]
+        for client in clients:
+            await client.call(WATCH_CLUSTER)
+            for path in paths:
+                await client.call(pb.Command(watch_layout=pb.WatchLayout(topic=f"topic://{path}")))
+        owners = tuple(Put(keys.owner(f"{path}/0000-ffff-0"), encode(owner)) for path in paths)
+        broker = Put(keys.broker("b1"), encode(RegistrationRecord(id="b1", address="h:1")))
+        await served.process.store.commit(Commit(puts=(*owners, broker)))
+        topics = {f"topic://{path}" for path in paths}
+
+        async def wait_told(client: Client) -> None:
+            def told() -> bool:
+                layouts = [push.layout for push in client.pushed]
+                owned = {layout.topic for layout in layouts if any(segment.owner for segment in layout.segments)}
+                return owned == topics and any(push.cluster.brokers for push in client.pushed)
+
+            await until(told)
+
+        for client in clients:
+            await wait_told(client)
+
+
+@virtual_time
+async def test_a_foreign_key_among_the_topics_hides_none_of_them() -> None:
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        record = encode(create_record(1, policies={}, created_ms=0))
+        foreign, topic = keys.TOPIC + b"no/topic", keys.topic(TOPIC.path)
+        await served.process.store.commit(Commit(puts=(Put(foreign, b"x"), Put(topic, record))))
+        answer = await (await served.client()).call(pb.Command(list_topics=pb.ListTopics()))
+        assert list(answer.names.names) == ["topic://no/topic", str(TOPIC)]
 
 
 @pytest.mark.parametrize(
@@ -294,6 +334,7 @@ async def test_topics_are_listed_by_whole_parts_of_their_names(prefix: str, expe
         (pb.Command(list_topics=pb.ListTopics(prefix="t1")), InvalidArgument, "listing prefix 't1'"),
         (pb.Command(list_topics=pb.ListTopics(prefix="t/n/x/")), InvalidArgument, "listing prefix"),
         (pb.Command(list_topics=pb.ListTopics(prefix="/")), InvalidArgument, "tenant of the listing prefix"),
+        (pb.Command(list_topics=pb.ListTopics(prefix="t//")), InvalidArgument, "namespace of the listing prefix"),
         (pb.Command(watch_layout=pb.WatchLayout(topic="t/n/x")), InvalidArgument, "expected topic://"),
         (pb.Command(create_topic=pb.CreateTopic(topic="topic://t/n", segments=1)), InvalidArgument, "has 2 parts"),
         (pb.Command(create_topic=pb.CreateTopic(topic=str(TOPIC), segments=3)), TopicExists, "another shape"),

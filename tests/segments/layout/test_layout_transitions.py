@@ -6,19 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from segments.layout.layout_transitions import (
     MERGE,
     SPLIT,
     LayoutChanged,
     Wanted,
+    find_candidates,
     find_change,
     find_done,
     find_joined,
     normalize,
+    plan_forget_drained,
     plan_give_up,
     plan_intent,
     plan_layout,
+    plan_prune,
+    plan_pruned,
     read_sealed,
     read_topology,
 )
@@ -110,6 +115,18 @@ def test_s6_one_change_of_a_segment_at_a_time(second: Wanted) -> None:
     assert [change.id for change in read_topology(both).record.changes] == ["c1", "c2"]
 
 
+def test_s6_a_change_joins_and_ends_no_other_one_of_its_topic() -> None:
+    first, begun = intend(topic(), Wanted(SPLIT, (0,)))
+    second, both = intend(begun, Wanted(SPLIT, (1,)), "c2")
+    topology = read_topology(both)
+    assert find_joined(topology, normalize(topology, Wanted(SPLIT, (1,)))) == second
+    assert [find_change(topology, change_id) for change_id in ("c1", "c2", "c3")] == [first, second, None]
+    for change, other in ((first, second), (second, first)):
+        given_up = landed(plan_give_up(both, change.id, still_held=HELD), 9)
+        assert read_topology(given_up).record.changes == [other]
+        assert read_topology(finish(both, change)).record.changes == [other]
+
+
 def test_s6_the_same_request_joins_and_finds_what_it_has_made() -> None:
     change, begun = intend(topic(), Wanted(SPLIT, (0,)))
     again = normalize(read_topology(begun), Wanted(SPLIT, (0,), 0x4000))
@@ -126,10 +143,12 @@ def test_s6_the_same_request_joins_and_finds_what_it_has_made() -> None:
 def test_a_merge_done_is_neither_another_merge_nor_a_split() -> None:
     change, begun = intend(topic(3), Wanted(MERGE, (0, 1)))
     done = read_topology(finish(begun, change))
-    assert find_done(done, Wanted(MERGE, (0, 1))) is not None
+    assert find_done(done, Wanted(MERGE, (0, 1))) == LayoutChanged(2, (done.paths[0], done.paths[1]), (done.paths[3],))
     assert find_done(done, Wanted(MERGE, (1, 2))) is None
     assert find_done(done, Wanted(SPLIT, (0,), 5)) is None
     assert find_done(done, Wanted(MERGE, (0, 0))) is None
+    change, begun = intend(finish(begun, change), Wanted(MERGE, (3, 2)))
+    assert find_done(read_topology(finish(begun, change)), Wanted(MERGE, (1, 2))) is None, "each was merged elsewhere"
 
 
 def test_nothing_begins_in_a_topic_that_is_being_deleted() -> None:
@@ -170,6 +189,41 @@ def test_s10_the_layout_compares_the_leader_the_intent_and_every_seal() -> None:
 def test_only_a_seal_for_this_change_counts(record: LedgerRecord | None, sealed: int | None) -> None:
     stored = None if record is None else KeyValue(keys.ledger("x"), records.encode(record), 1, 1, 8)
     assert read_sealed(stored, "c1") == sealed
+
+
+def test_a_child_of_two_is_pruned_once_both_are_forgotten() -> None:
+    """▲ A reader in the order of the graph would miss what lies between."""
+    topology = Topology(TOPIC, create_record(2, policies={}, created_ms=1)).merge(0, 1).split(2)
+    assert find_candidates(topology) == [0, 1]
+    assert find_candidates(topology, [0]) == [1]
+    assert find_candidates(topology, [1]) == [0]
+    assert find_candidates(topology, [0, 1]) == [2]
+
+
+@pytest.mark.parametrize(("never_used", "lost_id"), [((), 1), ((0,), 1), ((1,), 0), ((0, 1), -1)])
+def test_segments_pruned_together_are_marked_and_remembered_by_the_last_that_held_anything(
+    never_used: tuple[int, ...], lost_id: int
+) -> None:
+    merged = record_of(Topology(TOPIC, create_record(2, policies={}, created_ms=1)).merge(0, 1).record)
+    marked = landed(plan_prune(merged, [0, 1], still_held=HELD, never_used=never_used), 2)
+    topology = read_topology(marked)
+    assert (topology.record.pruning, topology.record.lost_id) == ([0, 1], lost_id)
+    assert [read_topology(landed(plan_pruned(marked, one, still_held=HELD), 3)).paths.get(one) for one in (0, 1)] == [
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(("pruned", "left"), [((), [0, 1]), ((0,), [1]), ((1,), [0]), ((0, 1), [])])
+def test_a_pruned_segment_is_remembered_until_its_own_drained_records_are_gone(
+    pruned: tuple[int, ...], left: list[int]
+) -> None:
+    merged = Topology(TOPIC, create_record(2, policies={}, created_ms=1)).merge(0, 1).prune(0).prune(1)
+    record = record_of(replace(merged.record, pruning=[0, 1]))
+    drained = [keys.drained(TOPIC.path, name, one) for name in "ab" for one in pruned]
+    commit = plan_forget_drained(record, pruned, drained, still_held=HELD)
+    assert read_topology(landed(commit, 2)).record.pruning == left
+    assert [delete.key for delete in commit.deletes] == drained
 
 
 class Layouts(RuleBasedStateMachine):

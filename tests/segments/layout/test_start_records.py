@@ -32,6 +32,8 @@ def test_what_lies_before_a_named_segment_is_passed_unless_it_is_named_itself() 
         "segments": {paths[4]: [7, 3, 2], paths[2]: [5, 9, 0]},
         "ancestors": [0],
     }
+    deepest = pb.Start(segment="positions", starts=[named(paths[4], 7, 3)])
+    assert start_record(deepest, topology)["ancestors"] == [0, 2]
 
 
 def test_a_segment_that_is_pruned_hides_none_of_those_behind_it() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from segments.layout.subscription_queries import list_subscriptions
+from segments.layout.subscription_queries import AT_ONCE, list_subscriptions
 from txnstore import keys, records
+from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import AssignmentRecord, SubscriptionRecord
 from txnstore.store import Commit, Delete, KeyValue, Put
+from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt
 
 TOPIC = "public/nyc/flights"
@@ -52,6 +55,13 @@ async def test_one_that_cannot_be_read_is_told_and_hides_no_other(memory_store: 
     assert list(unreadable) == ["b", "c"]
     with pytest.raises(DataCorrupt):
         await list_subscriptions(memory_store, TOPIC)
+
+
+async def test_of_more_subscriptions_than_one_page_all_are_listed() -> None:
+    store = MemoryStore(MemoryEtcd(SystemClock(), pages_divided_by=AT_ONCE // 2), SystemClock(), random.Random(0))
+    await put(store, **dict.fromkeys("abcde", STREAM))
+    assert [info.name for info in await list_subscriptions(store, TOPIC)] == list("abcde")
+    await store.close()
 
 
 async def test_each_segment_is_shown_with_its_consumer(memory_store: MemoryStore) -> None:

@@ -168,6 +168,7 @@ def _broken(**changes: Any) -> TopicRecord:
         ({"s1": {"state": SEALED}}, "with children"),
         ({"s0": {"state": ACTIVE}}, "with children"),
         ({"s2": {"parents": []}}, "its child 2 does not know it"),
+        ({"s3": {"parents": []}}, "its child 3 does not know it"),
         ({"s2": {"parents": [0, 1]}}, "its parent 1 does not know it"),
         ({"s0": {"children": [2]}, "s3": {"parents": []}}, "do not hold its range"),
     ],
@@ -185,6 +186,14 @@ def test_an_id_counts_as_pruned_only_if_this_topic_has_used_it() -> None:
     topology = Topology(TOPIC, record).split(7).prune(7)  # 7 → 8, 9
     assert [segment_id for segment_id in range(5, 12) if topology.is_pruned(segment_id)] == [7]
     assert [segment_id for segment_id in range(5, 12) if topology.is_of_earlier_life(segment_id)] == [5, 6]
+
+
+def test_the_parents_of_a_merge_are_pruned_in_any_order() -> None:
+    merged = created(2).merge(0, 1)  # 0, 1 → 2
+    for first, second in ((0, 1), (1, 0)):
+        half = merged.prune(first)
+        assert half.segments[2].parents == [second]
+        assert list(half.prune(second).segments) == [2]
 
 
 def test_a_segment_is_going_with_its_topic_or_alone() -> None:
