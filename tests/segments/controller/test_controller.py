@@ -60,6 +60,18 @@ async def test_a_topic_is_created_once_and_again_with_the_same_shape() -> None:
 
 
 @virtual_time
+async def test_a_topic_has_every_policy_that_it_is_created_with() -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        both = '{"retention_bytes": 9, "retention_ms": 5}'
+        await a.controller.create_topic(TOPIC, 1, both)
+        topology = await a.directory.wait_topic(TOPIC.path)
+        assert topology.policies == {"retention_bytes": 9, "retention_ms": 5}
+        await a.controller.create_topic(TOPIC, 1, both)
+        with pytest.raises(TopicExists, match="retention_ms"):
+            await a.controller.create_topic(TOPIC, 1, '{"retention_bytes": 9, "retention_ms": 6}')
+
+
+@virtual_time
 async def test_the_shape_of_a_topic_outlives_a_split() -> None:
     async with running(MemoryEtcd(LoopClock()), "a") as [a]:
         await with_topic(a, 2)
@@ -77,6 +89,7 @@ async def test_the_shape_of_a_topic_outlives_a_split() -> None:
         ("[1]", "one JSON object"),
         ('{"retention": 1}', "unknown policy 'retention'"),
         ('{"retention_ms": 0}', "policy retention_ms: expected a positive integer"),
+        ('{"retention_bytes": 9, "retention_ms": 0}', "policy retention_ms: expected a positive integer"),
         ('{"retention_bytes": true}', "policy retention_bytes"),
         ('{"retention_ms": "1d"}', "found '1d'"),
         ('{"autoscale": "on"}', "policy autoscale"),
