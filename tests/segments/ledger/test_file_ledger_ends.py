@@ -92,6 +92,24 @@ async def test_a_footer_that_is_damaged_hides_no_entry(tmp_path: Path, taken_ove
         await one.close()
 
 
+async def test_a_ledger_that_has_lost_its_last_entries_is_read_up_to_them(tmp_path: Path) -> None:
+    """▲ Its readers and consumers keep what they can still have, until a repair."""
+    ledgers, reader = FileLedgerStore(tmp_path), FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 3)
+    path = ledger_files.paths_of(tmp_path / "ledgers", SEGMENT, 1).ledger
+    whole = path.stat().st_size
+    writer.append(b"lost")
+    await writer.sync()
+    assert (await ledgers.fence(SEGMENT, 1)).entries == 4
+    os.truncate(path, whole + 1)
+    found = await reader.read(SEGMENT, 1, 0, 2, max_bytes=100)
+    assert [entry for _, entry in found] == [b"entry-0", b"entry-1", b"entry-2"]
+    with pytest.raises(DataCorrupt, match="4 entries were acknowledged here, only 3 are whole"):
+        await reader.read(SEGMENT, 1, 0, 3, max_bytes=100)
+    for one in (ledgers, reader):
+        await one.close()
+
+
 async def test_a_fence_whose_count_finds_no_room_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

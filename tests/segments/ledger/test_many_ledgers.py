@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
-from tests.segments.ledger_store_contract import SEGMENT, create, filled
+from segments.ledger.ledger import LedgerFailed
+from tests.segments.ledger_store_contract import OTHER, SEGMENT, create, filled
+from txnwire.errors import InvalidArgument
 
 
 async def test_ledgers_are_listed_by_their_numbers(tmp_path: Path) -> None:
@@ -46,4 +48,49 @@ async def test_of_the_closed_ledgers_those_that_were_read_last_stay_open(
     assert open_ledgers(tmp_path) == [1]
     await store.delete_segment(SEGMENT)
     assert open_ledgers(tmp_path) == [], "or the disk would keep the bytes of what was deleted"
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "set aside"])
+async def test_of_a_segment_that_goes_no_ledger_stays_open(tmp_path: Path, how: str) -> None:
+    """Or the disk would keep the bytes, and a reader would still find what is gone."""
+    store = FileLedgerStore(tmp_path)
+    for ledger_id in (1, 2, 3):
+        await (await filled(store, 3, ledger_id)).close(b"")
+        await store.read(SEGMENT, ledger_id, 0, 2, max_bytes=1000)
+    other = await create(store, 7, OTHER)
+    other.append(b"stays")
+    await other.close(b"")
+    await store.read(OTHER, 7, 0, 0, max_bytes=1000)
+    if how == "deleted":
+        await store.delete_segment(SEGMENT)
+    else:
+        await store.set_aside(SEGMENT, "repair")
+    assert open_ledgers(tmp_path) == [7]
+    for ledger_id in (1, 2, 3):
+        with pytest.raises(InvalidArgument, match="is not there"):
+            await store.read(SEGMENT, ledger_id, 0, 2, max_bytes=1000)
+    await store.close()
+
+
+async def test_a_store_that_closes_leaves_none_of_its_ledgers_open(tmp_path: Path) -> None:
+    store = FileLedgerStore(tmp_path)
+    for ledger_id in (1, 2):
+        await (await filled(store, 3, ledger_id)).close(b"")
+        await store.read(SEGMENT, ledger_id, 0, 2, max_bytes=1000)
+    writers = [await filled(store, 1, ledger_id) for ledger_id in (3, 4)]
+    assert open_ledgers(tmp_path) == [1, 2, 3, 4]
+    await store.close()
+    assert open_ledgers(tmp_path) == []
+    for writer in writers:
+        with pytest.raises(LedgerFailed, match="given up"):
+            writer.append(b"late")
+
+
+async def test_a_second_ledger_of_one_id_is_refused_and_harms_the_first_one_in_nothing(tmp_path: Path) -> None:
+    store = FileLedgerStore(tmp_path)
+    await (await filled(store, 2)).close(b"")
+    with pytest.raises(LedgerFailed, match=r"/1\.ledger exists already: ledger ids are never used twice"):
+        await create(store)
+    assert len(await store.read(SEGMENT, 1, 0, 1, max_bytes=1000)) == 2
     await store.close()
