@@ -57,24 +57,26 @@ async def started(cluster: Cluster, segments: int) -> tuple[Node, list[str]]:
     return node, paths
 
 
-async def test_the_owner_of_a_segment_tells_what_comes_in(memory_cluster: Cluster) -> None:
-    node, (path,) = await started(memory_cluster, 1)
+async def test_the_owner_of_segments_tells_what_comes_in_at_each_of_them(memory_cluster: Cluster) -> None:
+    node, paths = await started(memory_cluster, 2)
     clock = SetClock()
     reporter = LoadReporter(node.store, clock, lambda: node.broker.segments.values(), every_s=0)
     await reporter.report()
     client = await memory_cluster.connect(node)
-    producer = await client.producer(path)
-    for _ in range(10):
-        await producer.send("a", "b")
+    for path in paths:
+        producer = await client.producer(path)
+        for _ in range(10):
+            await producer.send("a", "b")
     clock.now_s += 10
     await reporter.report()
-    told = await sample(memory_cluster, path)
-    assert told is not None
-    assert (told.messages_in_per_s, told.window_s) == (2.0, 10.0)
-    assert told.bytes_in_per_s > 0
+    for path in paths:
+        told = await sample(memory_cluster, path)
+        assert told is not None
+        assert (told.messages_in_per_s, told.window_s) == (2.0, 10.0)
+        assert told.bytes_in_per_s > 0
     clock.now_s += 10
     await reporter.report()
-    assert reporter.written == 1, "steady enough"
+    assert reporter.written == 2, "steady enough"
 
 
 async def test_a_former_owner_tells_nothing(memory_cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from segments.log.ledgers.message_counts import STEP
 from segments.log.settings import BrokerSettings
 from segments.log.tail_cache import LogEntry
 from segments.owner.lag_samples import RELIST_S, LagSampler
+from segments.owner.segment import Segment
 from segments.subscription.lag import TRIES, LagBudget, SubscriptionLag
 from segments.subscription.starts import StartPoint
 from tests.segments.brokering import TOPIC, Client, Cluster, Node
@@ -24,6 +25,7 @@ from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import InvalidArgument, NotOwner, StoreUnavailable, SubscriptionNotFound
 from txnwire.ids import Position
+from txnwire.names import SegmentName, TopicName
 
 NONE = (0, None)
 
@@ -293,6 +295,39 @@ async def test_a_subscription_that_is_attached_to_meanwhile_is_counted_from_its_
 
     monkeypatch.setattr(lags_of, "_start_of", as_one_attaches)
     assert await lag(node, segment) == (2, 5)
+
+
+async def test_all_segments_of_a_broker_are_counted_and_each_topic_is_listed_once_a_minute(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [TopicName("public", "nyc", name) for name in ("one", "two")]
+    node = await memory_cluster.start()
+    client = await memory_cluster.connect(node)
+    served, listed = [], list[str]()
+    for topic in topics:
+        for path in await memory_cluster.create_topic(topic, segments=2):
+            served.append(await node.broker.segment(path))
+            await (await client.producer(path)).send("a", "b")
+        await memory_cluster.create_subscription("sub", topic)
+
+    def note(segment: Segment) -> None:
+        read = segment.subscriptions.lags.definitions
+
+        async def noted() -> Mapping[str, SubscriptionRecord | None]:
+            listed.append(SegmentName.from_path(segment.path).topic.name)
+            return await read()
+
+        monkeypatch.setattr(segment.subscriptions.lags, "definitions", noted)
+
+    for segment in served:
+        note(segment)
+    clock: Any = SimpleNamespace(monotonic=lambda: 5.0, wall_ms=lambda: 10)
+    sampler = LagSampler(clock, lambda: served, every_s=0.0)
+    for _ in range(2):
+        await sampler.sample()
+    lags = [{name: lag.messages for name, lag in one.statistics().lags.items()} for one in served]
+    assert lags == [{"sub": 2}] * 4
+    assert listed == ["one", "two"]
 
 
 async def test_a_count_begins_again_where_what_it_read_was_trimmed_meanwhile(
