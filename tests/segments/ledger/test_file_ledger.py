@@ -452,7 +452,8 @@ async def test_a_failing_read_is_told_as_what_may_pass_and_names_the_file(
 async def test_leftovers_of_a_crashed_creation_are_no_ledger(ledgers: FileLedgerStore, tmp_path: Path) -> None:
     path = ledger_file(tmp_path)
     path.parent.mkdir(parents=True)
-    path.with_name("1.ledger.tmp-0").write_bytes(b"TXNL")
+    for leftover in ("1.ledger.tmp-0", "1.ledger.tmp-1", "1.footer.tmp-0"):
+        path.with_name(leftover).write_bytes(b"TXNL")
     assert list(await ledgers.list()) == []
     assert (await filled(ledgers, 1)).last_confirmed == 0
     await ledgers.delete(SEGMENT, 1)

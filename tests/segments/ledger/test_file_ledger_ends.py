@@ -92,6 +92,29 @@ async def test_a_footer_that_is_damaged_hides_no_entry(tmp_path: Path, taken_ove
         await one.close()
 
 
+async def test_l5_what_the_disk_takes_in_parts_stands_one_behind_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ A write may take less than it is given, close to the end of a quota or of a signal's patience."""
+    real, writes = os.pwrite, 0
+
+    def takes_little(fd: int, data: memoryview, offset: int) -> int:
+        nonlocal writes
+        writes += 1
+        return real(fd, data[:7], offset)
+
+    monkeypatch.setattr(os, "pwrite", takes_little)
+    ledgers, reader = FileLedgerStore(tmp_path), FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 3)
+    await writer.close(b"producers")
+    assert writes > 10
+    found = await reader.read(SEGMENT, 1, 0, 2, max_bytes=100)
+    assert [entry for _, entry in found] == [b"entry-0", b"entry-1", b"entry-2"]
+    assert await reader.read_footer(SEGMENT, 1) == b"producers"
+    for one in (ledgers, reader):
+        await one.close()
+
+
 async def test_a_ledger_that_has_lost_its_last_entries_is_read_up_to_them(tmp_path: Path) -> None:
     """▲ Its readers and consumers keep what they can still have, until a repair."""
     ledgers, reader = FileLedgerStore(tmp_path), FileLedgerStore(tmp_path)

@@ -99,6 +99,16 @@ def test_l5_a_last_sector_of_a_few_bytes_that_never_reached_the_disk_is_a_torn_t
     assert found.torn is not None
 
 
+def test_l5_a_lost_sector_is_no_torn_tail_however_far_behind_it_a_group_tells_that_it_was_acked() -> None:
+    """▲ Everything from the lost sector on would be cut off, though it was acknowledged."""
+    data, ends, _ = written([[b"a"], [b"b" * (3 << 20)], [b"c"]])
+    sector = ends[1] // fmt.SECTOR_BYTES * fmt.SECTOR_BYTES + 2 * fmt.SECTOR_BYTES
+    damaged = data[:sector] + bytes(fmt.SECTOR_BYTES) + data[sector + fmt.SECTOR_BYTES :]
+    with pytest.raises(DataCorrupt, match=rf"at entry 1, which was acknowledged: .* from offset {ends[2]} "):
+        scanned(damaged)
+    assert scanned(damaged[: ends[2]]).entries == 1, "without that group it may be one"
+
+
 def test_acked_entries_that_are_missing_are_corruption() -> None:
     data, ends, _ = written([[b"a"], [b"b"]])
     assert scanned(data, bound=1).entries == 1
@@ -115,9 +125,12 @@ def test_a_group_of_another_ledger_is_damage() -> None:
 
 
 def test_large_appends_are_split_into_groups() -> None:
-    entries = [b"x" * 400_000] * 7
+    entries = [b"%d" % number * 400_000 for number in range(7)]
     groups = fmt.encode_groups(1, 0, entries, 0)
     assert [first for first, _ in groups.starts] == [0, 2, 4, 6]
+    for first, offset in groups.starts:
+        found = fmt.read_entries(reader(groups.data), 1, offset, first, first, max_bytes=1, where="f")
+        assert found == [(first, entries[first])], "each stands where a reader will begin"
 
 
 @given(st.binary(max_size=300), st.booleans())

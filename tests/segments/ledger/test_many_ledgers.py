@@ -94,3 +94,16 @@ async def test_a_second_ledger_of_one_id_is_refused_and_harms_the_first_one_in_n
         await create(store)
     assert len(await store.read(SEGMENT, 1, 0, 1, max_bytes=1000)) == 2
     await store.close()
+
+
+async def test_with_its_last_segment_the_folder_of_a_topic_goes(tmp_path: Path) -> None:
+    store = FileLedgerStore(tmp_path)
+    for segment in (SEGMENT, OTHER):
+        await (await create(store, 1, segment)).close(b"")
+    topic = tmp_path.joinpath("ledgers", *SEGMENT.split("/")[:-1])
+    await store.delete_segment(SEGMENT)
+    assert [one.name for one in topic.iterdir()] == [OTHER.rpartition("/")[2]]
+    await store.delete_segment(OTHER)
+    assert not topic.exists()
+    assert topic.parent.exists(), "another process may be about to make a topic there"
+    await store.close()
