@@ -75,6 +75,21 @@ async def test_an_answer_waits_until_decisions_are_followed_and_nothing_decided_
 
 
 @virtual_time
+async def test_all_cuts_that_wait_for_an_operation_go_on_once_it_has_ended() -> None:
+    segment = Answering()
+    segment.followed.set()
+    segment.cuts.begin()
+    segment.buffer.op_started(ONE, 0)
+    segment.buffer.decided(Decision(ONE, True, R))
+    answering = [asyncio.ensure_future(segment.cuts.answer(R, Position(0, -1))) for _ in range(3)]
+    await asyncio.sleep(1)
+    assert not any(one.done() for one in answering)
+    segment.buffer.op_finished(ONE)
+    segment.cuts.woken()
+    assert len(await asyncio.gather(*answering)) == 3
+
+
+@virtual_time
 async def test_an_answer_that_cannot_come_ends_by_its_time_limit_or_with_the_segment() -> None:
     segment = Answering()
     segment.followed.set()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from segments.log.ledgers.retention import Retention
 from tests.segments.brokering import Cluster
+from tests.segments.gates import GatedStore, gate_stores, is_clean_up
 from tests.segments.log.small_logs import ONE_ENTRY_EACH
 from tests.waiting import until
 from txnwire.errors import NotOwner
@@ -122,3 +123,34 @@ async def test_rates_are_measured_of_all_segments_of_a_broker_at_once(memory_clu
     told = {path: one["recent"]["messages_per_s"] for path, one in (await asked)["segments"].items()}
     assert told.keys() == {busy, quiet, idle}
     assert told[busy] > 2 * told[quiet] > told[idle] == 0
+
+
+async def test_each_transaction_that_holds_readers_back_is_told_with_what_is_behind_it(memory_cluster: Cluster) -> None:
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start(settings=QUIET)
+    producer = await (await memory_cluster.connect(node)).producer(path)
+    first, second = await memory_cluster.begin(), await memory_cluster.begin()
+    at = [await producer.send(value, txn=txn) for value, txn in (("a", first), ("b", None), ("c", second), ("d", None))]
+    told = node.broker.segments[path].statistics()
+    assert told.pinning == ((first, at[0]), (second, at[2]))
+    assert told.entries_behind == (3, 1)
+
+
+async def test_what_is_left_to_clean_up_is_told_of_every_subscription(memory_cluster: Cluster) -> None:
+    gate_stores(memory_cluster)
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start(settings=QUIET)
+    client = await memory_cluster.connect(node)
+    await (await client.producer(path)).send("a")
+    txn = await memory_cluster.begin()
+    for name in ("one", "two"):
+        consumer = await memory_cluster.queue(client, path, name=name)
+        await consumer.wait("a")
+        await consumer.ack(consumer.messages[0], txn=txn)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    store.hold(is_clean_up)
+    await memory_cluster.commit(txn)
+    served = node.broker.segments[path]
+    await until(lambda: served.statistics().clean_up_backlog == 2, within_s=20)
+    store.open()
+    await until(lambda: served.statistics().clean_up_backlog == 0)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from tests.segments.brokering import Cluster
+from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.brokering_clients import Consumer, Producer
-from tests.waiting import until
+from tests.segments.changing import controlling
+from tests.segments.owner.seals import begin, eventually_split
+from tests.waiting import until, until_answer
+from txnstore import keys
 from txnwire.errors import NotAllowed, NotOwner
 
 QUEUES, STREAMS = ("jobs", "tasks"), ("one", "two")
@@ -25,6 +29,7 @@ async def test_all_who_use_a_segment_that_is_lost_are_told_so(memory_cluster: Cl
         consumers += [await cluster.queue(client, path, name=name, consumer=one) for one in ("c1", "c2")]
     lost = node.broker.segments[path]
     assert lost.users(None) == (3, 9)
+    assert lost.statistics().readers == 3
     lost.lost(NotOwner("taken away"))
     users: list[Producer | Consumer] = [*producers, *consumers]
     await until(lambda: all(isinstance(user.closed, NotOwner) for user in users), within_s=20)
@@ -86,3 +91,31 @@ async def test_whoever_waits_for_the_end_of_a_segment_finds_its_appender_ended(m
     served.stop(NotOwner("taken away"))
     await served.wait_stopped()
     assert appender.done()
+
+
+async def test_a_sealed_segment_is_drained_by_every_subscription_that_has_acked_all_of_it(
+    memory_cluster: Cluster,
+) -> None:
+    """Though nothing else happens to it. ▲ The children would stay unread in one that is left out."""
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    node = await cluster.start(settings=replace(cluster.settings, cursor_flush_s=0.01))
+    client = await cluster.connect(node)
+    await (await client.producer(path)).send("a")
+    for name in STREAMS:
+        consumer = await cluster.subscribe(client, path, name=name)
+        await consumer.wait("a")
+        await consumer.ack(consumer.messages[0])
+    await client.close()
+    served = node.broker.segments[path]
+    await served.sealing.seal(await begin(cluster, path))
+    clean_up = node.broker._shared.clean_up
+    await until(lambda: clean_up._turn is None and not clean_up.statistics().in_flight, what="all is written")
+    async with controlling(cluster):  # goes on with the split
+        await eventually_split(cluster, path)
+        for name in STREAMS:
+            await until_present(cluster, keys.drained(TOPIC.path, name, 0))
+
+
+async def until_present(cluster: Cluster, key: bytes) -> None:
+    await until_answer(lambda: cluster.store.get(key), lambda found: found is not None, f"{key!r} to be stored")

@@ -41,3 +41,20 @@ async def test_an_ack_that_is_answered_during_a_hand_over_is_stored(
     else:
         consumer = await cluster.subscribe(client, path, name="work", epoch=2)
     await consumer.wait("c")
+
+
+async def test_acks_are_stored_for_every_subscription_under_every_owner(memory_cluster: Cluster) -> None:
+    """▲ One that an owner has loaded, and not created, is written as well: its messages would come again."""
+    cluster, names = memory_cluster, ("one", "two")
+    [path] = await cluster.create_topic()
+    client = await cluster.connect(node := await cluster.start())
+    producer = await client.producer(path)
+    for value in "abc":
+        await producer.send(value)
+    for left in ("abc", "bc", "c"):
+        for name in names:
+            consumer = await cluster.queue(client, path, name=name)
+            await consumer.wait(*left)
+            await consumer.ack(consumer.messages[0])
+        await node.close()
+        client = await cluster.connect(node := await cluster.start())

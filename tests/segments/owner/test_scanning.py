@@ -152,6 +152,39 @@ async def test_pages_are_bounded_by_entries_and_by_what_is_read(
     assert page.ended == (len(places(page)) == 9)
 
 
+async def test_a_page_ends_with_the_entry_that_takes_it_to_the_bytes_that_may_be_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries are read whole, one at a time here."""
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(node := await cluster.start())
+    producer = await client.producer(segment)
+    for number in range(9):
+        await producer.send(f"{number}" * 100)
+    served, after = node.broker.segments[segment], EARLIEST
+    sizes = [head.size_bytes for head in (await scan(client, segment)).heads]
+    monkeypatch.setattr(scanning, "PAGE_READ_BYTES", sum(sizes[:4]))
+    pages = []
+    for _ in range(3):
+        page = await scanning.scan(served, after, END, max_entries=100, skip_trimmed=False, read_bytes=1)
+        pages.append((len(page.heads), page.ended))
+        after = page.through
+    assert pages == [(4, False), (4, False), (1, True)]
+
+
+async def test_of_a_page_that_is_made_in_several_turns_no_head_is_missing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ A plan made of heads would leave the messages out."""
+    monkeypatch.setattr(scanning, "HEADS_AT_ONCE", 4)
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(segment)
+    stored = [await producer.send(f"{number}") for number in range(10)]
+    page = await scan(client, segment)
+    assert (places(page), page.ended) == (stored, True)
+
+
 async def test_a_scan_over_what_is_trimmed(cluster: Cluster) -> None:
     [segment] = await cluster.create_topic()
     client = await cluster.connect(node := await cluster.start(settings=ONE_ENTRY_EACH))

@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
+from segments.owner.take_over import ACKS_AT_ONCE
 from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op
 from tests.waiting import until
 from txnwire.errors import NotAllowed, TxnConflict
 from txnwire.ids import Position
+from txnwire.turns import turns_divided_by
 
 
 async def test_p12_a_new_holder_waits_for_its_predecessors_pending_acks(cluster: Cluster) -> None:
@@ -127,6 +129,38 @@ async def test_p12_holds_across_a_restart_for_another_consumer_and_not_for_the_s
     await other.wait()
     await cluster.abort(txn)
     await other.wait(*"abcd")
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+async def test_p12_holds_across_a_restart_for_each_transaction_of_each_subscription(
+    memory_cluster: Cluster, in_turns: bool
+) -> None:
+    """However many turns the next owner takes to load them."""
+    cluster, names = memory_cluster, ("one", "two")
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(node := await cluster.start())
+    producer = await client.producer(segment)
+    for value in "abc":
+        await producer.send(value)
+    first, second = await cluster.begin(), await cluster.begin()
+    for name in names:
+        consumer = await cluster.subscribe(client, segment, name=name)
+        await consumer.wait(*"abc")
+        await consumer.ack(consumer.messages[0], txn=first)
+        await consumer.ack(consumer.messages[1], txn=second)
+    await node.crash()
+    with turns_divided_by(ACKS_AT_ONCE if in_turns else 1):
+        client = await cluster.connect(await cluster.start())
+    others = [await cluster.subscribe(client, segment, name=name, consumer="c2", epoch=2) for name in names]
+    await cluster.commit(first)
+    await cluster.wait_no_ops(first)
+    await (await client.producer(segment, "p2")).send("d")
+    await (await client.reader(segment)).wait(*"abcd")
+    for other in others:
+        await other.wait()
+    await cluster.abort(second)
+    for other in others:
+        await other.wait(*"bcd")
 
 
 async def test_a_holder_whose_assignment_moved_on_is_closed_and_a_stale_one_is_refused(cluster: Cluster) -> None:
