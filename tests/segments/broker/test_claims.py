@@ -76,13 +76,29 @@ def test_most_sealed_segments_wait_until_the_active_ones_serve() -> None:
     assert list(first[:2]) == active
     assert len(first) == 2 + SEALED_BESIDE
     still = [active[0], *first[2:]]
-    assert not one.next_moves(at, 0.0, served=[active[1]], taking=still).take
+    for taking in (still, still[::-1]):
+        assert not one.next_moves(at, 0.0, served=[active[1]], taking=taking).take
     wanted = one.next_moves(at, 0.0, served=[active[1]], taking=still, wanted=[sealed[9]]).take
     assert list(wanted) == [sealed[9]]
     # they serve, or one of them cannot be taken for now: it is not waited for
     assert len(one.next_moves(at, 0.0, served=active, taking=first[2:]).take) == MAX_TAKING - SEALED_BESIDE
     one.failed(active[0], 0.0)
     assert len(one.next_moves(at, 0.0, served=[active[1]], taking=first[2:]).take) == MAX_TAKING - SEALED_BESIDE
+
+
+def test_the_active_segments_of_all_topics_come_before_sealed_ones() -> None:
+    rows = [SEGMENTS[:1], SEGMENTS[1:9]]
+    at = ClusterView(active=rows, sealed=[SEGMENTS[9:]], owners={}, brokers=["a"])
+    take = claims().next_moves(at, 0.0, served=()).take
+    assert sorted(take[:9]) == sorted(SEGMENTS[:9])
+    assert len(take) == 9 + SEALED_BESIDE
+
+
+def test_of_several_that_failed_the_pause_of_the_next_one_is_told() -> None:
+    one, alone = claims(), view(brokers=["a"], active=SEGMENTS[:2])
+    for segment in (SEGMENTS[0], SEGMENTS[0], SEGMENTS[1]):
+        one.failed(segment, 0.0)
+    assert one.next_moves(alone, 0.0, served=()).again_s == pytest.approx(RETRY_S[0])
 
 
 def test_a_failed_take_over_is_tried_again_after_a_growing_pause_and_the_pause_is_told() -> None:
@@ -132,6 +148,17 @@ def test_nothing_more_is_given_to_a_broker_that_does_not_take_what_it_was_given(
     assert len(one.next_moves(view(taken), 15.0, served=left).give_up) == MAX_YIELDING - 1
 
 
+def test_a_view_shows_the_active_and_the_sealed_segments_of_every_topic() -> None:
+    first, second = (
+        Topology(TopicName("t", "n", name), create_record(2, policies={}, created_ms=1)).split(0).split(1)
+        for name in ("x", "y")
+    )
+    at = ClusterView.of([first, second], {}, ["a"])
+    assert at.active == [first.active_paths, second.active_paths]
+    assert at.sealed == [[topology.paths[0], topology.paths[1]] for topology in (first, second)]
+    assert len(at.placement("a")) == 12
+
+
 def test_sealed_segments_do_not_count_against_active_ones() -> None:
     topology = Topology(TopicName("t", "n", "x"), create_record(2, policies={}, created_ms=1)).split(0)
     at = ClusterView.of([topology], {topology.paths[0]: "a", topology.paths[1]: "a"}, ["a", "b", "c"])
@@ -161,6 +188,37 @@ def test_what_its_own_broker_leaves_unowned_for_long_is_taken_and_kept_longer_ea
         assert given == [orphan]
         stays.append(now - begun)
     assert stays == [KEEP_S[0], 2 * KEEP_S[0], 4 * KEEP_S[0]]
+
+
+def test_what_another_broker_leaves_unowned_waits_for_all_that_is_due_of_its_own() -> None:
+    one, orphan, failing, due = claims(), THEIRS[0], MINE[0], MINE[1]
+    owned = {segment: "a" if segment in MINE else "b" for segment in SEGMENTS if segment not in (orphan, failing, due)}
+    here = MINE[2:]
+    one.next_moves(view(owned), 0.0, served=here)
+    one.failed(failing, 10.0)
+    assert one.next_moves(view(owned), 10.0, served=here).take == [due]
+    assert one.next_moves(view(owned | {due: "a"}), 10.0, served=[*here, due]).take == [orphan]
+
+
+def test_of_segments_that_have_left_the_layout_nothing_is_remembered() -> None:
+    """One that comes back is tried at once, and rescued for as long as one that was never rescued."""
+    one, gone = claims(), view(brokers=["a"], active=SEGMENTS[39:])
+    for segment in SEGMENTS[:3]:
+        one.failed(segment, 0.0)
+    back = view(brokers=["a"], active=SEGMENTS[:3])
+    assert not one.next_moves(back, 0.0, served=()).take
+    one.next_moves(gone, 0.0, served=())
+    assert sorted(one.next_moves(back, 0.0, served=()).take) == SEGMENTS[:3]
+    now, orphan = 1.0, THEIRS[0]
+    owned = {segment: "a" if segment in MINE else "b" for segment in SEGMENTS if segment != orphan}
+    for _ in range(2):
+        one.next_moves(view(owned), now, served=MINE)
+        assert one.next_moves(view(owned), now + 10.0, served=MINE).take == [orphan]
+        one.succeeded(orphan, now + 10.0)
+        here, now = [*MINE, orphan], now + 10.0
+        one.next_moves(view(owned | {orphan: "a"}), now, served=here)
+        assert one.next_moves(view(owned | {orphan: "a"}), now + KEEP_S[0], served=here).give_up == [orphan]
+        one.next_moves(gone, now, served=())
 
 
 def test_what_is_left_unowned_again_and_again_stays_for_an_hour_each_time_at_most() -> None:
