@@ -59,9 +59,33 @@ def test_a_corrupt_segment_stays_owned_and_a_deleted_topic_is_forgotten() -> Non
 def test_a_segment_that_is_known_hides_none_that_is_forgotten_behind_it() -> None:
     """▲ No other broker can claim it as long as this one's lease holds."""
     holdings, known, given_back = Holdings(), "t/n/x/0000-7fff-0", "t/n/x/8000-ffff-1"
+    forgotten = {SEGMENT: 9, "t/n/y/0000-ffff-0": 10}
     holdings.ended(given_back, 8)
-    mine = {known: 7, given_back: 8, SEGMENT: 9}
+    mine = {known: 7, given_back: 8, **forgotten}
     owners = {"t/n/x/0000-ffff-9": OwnerInfo("b2", "a:2", 6, 4)}
     owners |= {path: OwnerInfo("b1", "a:1", epoch, 3) for path, epoch in mine.items()}
     holdings.find_forgotten(owners, 3, lambda path: path == known)
-    assert holdings.to_release == {SEGMENT: 9}
+    assert holdings.to_release == forgotten
+
+
+def test_of_a_deleted_topic_every_segment_is_forgotten_and_of_another_one_none() -> None:
+    holdings = Holdings()
+    gone, pruned, stays = (
+        [f"t/n/x/{name}" for name in ("0000-7fff-1", "8000-ffff-2")],
+        "t/n/x/0000-ffff-0",
+        ["t/n/y/0000-7fff-0", "t/n/y/8000-ffff-1"],
+    )
+    for path in (*gone, *stays, pruned):
+        holdings.failed[path] = DataCorrupt("x")
+        holdings.erased[path] = None
+        holdings.ended(path, 7)
+    assert set(holdings.unfit(lambda _: False)) == {*gone, *stays, pruned}
+    holdings.erased.clear()
+    assert set(holdings.unfit(lambda path: path == pruned)) == {*gone, *stays}
+    holdings.forget_pruned("t/n/x", gone)
+    assert sorted(holdings.failed) == sorted([*gone, *stays])
+    holdings.forget_topic("t/n/x")
+    assert sorted(holdings.failed) == stays
+    owners = {path: OwnerInfo("b1", "a:1", 7, 3) for path in (*gone, pruned)}
+    holdings.find_forgotten(owners, 3, lambda _: False)
+    assert set(holdings.to_release) == {*gone, pruned}, "nor is it remembered that they were given back"
