@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from segments.owner.segment_cuts import NOTED_FOR_S, SegmentCuts
+from tests.segments.brokering import Cluster
 from tests.segments.controller.cut_records import (
     LEFT,
     ONE,
@@ -16,6 +17,7 @@ from tests.segments.controller.cut_records import (
 from tests.segments.virtual_time import virtual_time
 from txnwire.errors import NotOwner, Timeout
 from txnwire.ids import Position, TxnId
+from txnwire.proto import txn_pb2 as pb
 from txnwire.turns import turns_divided_by
 from watchers.outcomes import Decision
 from watchers.visibility import CUT_AT_ONCE, TransactionBuffer
@@ -180,3 +182,21 @@ async def test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_fligh
         segment.write(TxnId(0, 10), Position(1, 9))
         found = await answering
     assert found == (Position(1, 7), (*IDS[3:8], IDS[2]), ((IDS[0], None), (IDS[1], 0)))
+
+
+async def test_an_owner_names_every_transaction_of_a_cut_however_many_turns_it_takes(memory_cluster: Cluster) -> None:
+    """▲ Readers of the snapshot would take one that is left out for committed."""
+    [path] = await memory_cluster.create_topic()
+    with turns_divided_by(1000):  # one transaction at once
+        client = await memory_cluster.connect(await memory_cluster.start())
+    producer = await client.producer(path)
+    undecided, aborted = [[await memory_cluster.begin() for _ in range(3)] for _ in range(2)]
+    for txn_id in (*undecided, *aborted):
+        await producer.send("a", txn=txn_id)
+    asked = pb.SegmentPositions(segment=path, for_cut=True)
+    resolved = (await client.call(segment_positions=asked)).segment_positions_ok.max_read_position
+    revision = [await memory_cluster.abort(txn_id) for txn_id in aborted][-1]
+    cut = await client.call(segment_cut=pb.SegmentCut(segment=path, revision=revision, resolved=resolved))
+    told = cut.segment_cut_ok
+    assert [one.txnid_least_bits for one in told.undecided] == [txn_id.least_bits for txn_id in undecided]
+    assert [(one.txnid_least_bits, one.whole) for one in told.aborted] == [(one.least_bits, True) for one in aborted]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.brokering_clients import Consumer, Producer
 from tests.segments.changing import controlling
 from tests.segments.owner.seals import begin, eventually_split
 from tests.waiting import until, until_answer
 from txnstore import keys
-from txnwire.errors import NotAllowed, NotOwner
+from txnwire.errors import InvalidArgument, NotAllowed, NotOwner, TxnError
+from txnwire.ids import Position
 
 QUEUES, STREAMS = ("jobs", "tasks"), ("one", "two")
 
@@ -50,6 +53,27 @@ async def test_with_a_connection_all_its_producers_and_consumers_are_gone(memory
     assert served.users(None) == (2, 4)
     await client.close()
     await until(lambda: served.users(None) == (0, 0), within_s=20)
+
+
+async def test_of_the_consumers_that_were_closed_only_the_last_ones_are_remembered(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are closed at once: their next commands are answered with what has closed them."""
+    monkeypatch.setattr("segments.broker.consuming.CLOSED_KEPT", 2)
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    client = await cluster.connect(node := await cluster.start())
+    readers = [await client.reader(path) for _ in range(6)]
+    node.broker.segments[path].lost(NotOwner("taken away"))
+    await until(lambda: all(reader.closed for reader in readers))
+    await until(lambda: path in node.broker.segments)
+    await client.reader(path)
+    answers = []
+    for reader in readers:
+        with pytest.raises(TxnError) as error:
+            await reader.ack(Position(1, 0))
+        answers.append(type(error.value))
+    assert answers == [InvalidArgument] * 4 + [NotOwner] * 2
 
 
 async def test_a_new_assignment_takes_all_its_segments_from_who_had_them(memory_cluster: Cluster) -> None:
