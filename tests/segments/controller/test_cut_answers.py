@@ -184,10 +184,13 @@ async def test_an_answer_in_turns_is_of_the_moment_in_which_nothing_was_in_fligh
     assert found == (Position(1, 7), (*IDS[3:8], IDS[2]), ((IDS[0], None), (IDS[1], 0)))
 
 
-async def test_an_owner_names_every_transaction_of_a_cut_however_many_turns_it_takes(memory_cluster: Cluster) -> None:
+@pytest.mark.parametrize("divisor", [1, 500, 1000])  # all at once, two of them, one
+async def test_an_owner_names_every_transaction_of_a_cut_however_many_turns_it_takes(
+    memory_cluster: Cluster, divisor: int
+) -> None:
     """▲ Readers of the snapshot would take one that is left out for committed."""
     [path] = await memory_cluster.create_topic()
-    with turns_divided_by(1000):  # one transaction at once
+    with turns_divided_by(divisor):
         client = await memory_cluster.connect(await memory_cluster.start())
     producer = await client.producer(path)
     undecided, aborted = [[await memory_cluster.begin() for _ in range(3)] for _ in range(2)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from segments.log.ledgers.retention import Retention
 from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_clean_up
@@ -154,3 +156,14 @@ async def test_what_is_left_to_clean_up_is_told_of_every_subscription(memory_clu
     await until(lambda: served.statistics().clean_up_backlog == 2, within_s=20)
     store.open()
     await until(lambda: served.statistics().clean_up_backlog == 0)
+
+
+async def test_of_a_broker_every_segment_is_told_in_however_many_parts_they_are_gathered(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segments.broker.broker.GATHERED_AT_ONCE", 2)
+    paths = await memory_cluster.create_topic(segments=5)
+    node = await memory_cluster.start(settings=QUIET)
+    await until(lambda: len(node.broker.segments) == 5)
+    told = await node.broker.gather_statistics()
+    assert [segment.path for segment in told.segments] == sorted(paths)

@@ -33,6 +33,8 @@ async def test_all_who_use_a_segment_that_is_lost_are_told_so(memory_cluster: Cl
     lost = node.broker.segments[path]
     assert lost.users(None) == (3, 9)
     assert lost.statistics().readers == 3
+    told = await node.service.admin["subscription.stats"]({"segment": path})
+    assert told["subscriptions"].keys() == {*STREAMS, *QUEUES}
     lost.lost(NotOwner("taken away"))
     users: list[Producer | Consumer] = [*producers, *consumers]
     await until(lambda: all(isinstance(user.closed, NotOwner) for user in users), within_s=20)

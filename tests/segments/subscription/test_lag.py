@@ -215,9 +215,11 @@ async def test_an_owner_tells_it_to_whoever_asks(memory_cluster: Cluster) -> Non
     await memory_cluster.create_subscription()
     await (await client.producer(segment)).send("a", "b", publish_time_ms=5)
     asked: dict[str, Any] = {"segment": segment, "subscription": "sub"}
-    told = {"segment": segment, "lags": {"sub": {"messages": 2, "oldest_ms": 5}}}
-    assert await node.service.admin["subscription.lag"](asked) == told
-    assert await node.service.admin["subscription.lag"]({"segment": segment}) == told
+    two = {"messages": 2, "oldest_ms": 5}
+    assert await node.service.admin["subscription.lag"](asked) == {"segment": segment, "lags": {"sub": two}}
+    await memory_cluster.create_subscription("other")
+    everything = await node.service.admin["subscription.lag"]({"segment": segment})
+    assert everything == {"segment": segment, "lags": {"sub": two, "other": two}}
 
 
 async def test_an_owner_that_has_lost_the_segment_tells_nothing(memory_cluster: Cluster) -> None:
