@@ -62,6 +62,15 @@ async def test_the_error_of_a_corrupt_segment_does_not_grow_with_each_question(m
     assert len(set(depths)) == 1
 
 
+async def test_every_segment_that_was_given_up_is_told_with_its_error(memory_cluster: Cluster) -> None:
+    paths = await memory_cluster.create_topic(segments=2)
+    node = await memory_cluster.start()
+    await until(lambda: len(node.broker.segments) == 2)
+    for path in paths:
+        node.broker._owned.holdings.failed[path] = DataCorrupt(f"{path}: planned by the test")
+    assert node.broker.statistics().failed == {path: f"{path}: planned by the test" for path in paths}
+
+
 async def test_a_defect_in_one_segment_s_lag_leaves_the_others_told(
     memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

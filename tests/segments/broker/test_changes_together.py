@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from segments.layout.assignment import consumer_id
 from segments.layout.topology import create_record
 from tests.segments.brokering import TOPIC, Cluster
+from tests.segments.gates import GatedStore, gate_stores
 from tests.waiting import until, until_answer
 from txnstore import keys, records
 from txnstore.records import AssignmentRecord
@@ -30,6 +33,19 @@ async def test_of_topics_that_are_marked_together_every_segment_is_erased(memory
         return [path for path in paths if await cluster.store.get(keys.ledger(path)) is not None]
 
     await until_answer(left, lambda found: not found, "every ledger list to go", within_s=20)
+
+
+async def test_the_segments_of_a_new_topic_are_taken_over_side_by_side(memory_cluster: Cluster) -> None:
+    """One whose ledger or disk is slow delays no other."""
+    cluster = memory_cluster
+    gate_stores(cluster)
+    node = await cluster.start(settings=dataclasses.replace(cluster.settings, claim_retry_s=3600.0))
+    store: GatedStore = node.store  # type: ignore[assignment]
+    store.hold(lambda commit: any(put.key.startswith(keys.OWNER) for put in commit.puts))
+    paths = await cluster.create_topic(segments=3)
+    await until(lambda: store.waiting == 3, within_s=20)
+    store.open()
+    await until(lambda: node.broker.segments.keys() == set(paths))
 
 
 async def test_of_owners_that_go_together_every_segment_is_served_under_a_new_epoch(memory_cluster: Cluster) -> None:
