@@ -100,6 +100,23 @@ async def test_every_later_owner_knows_what_is_stored_in_a_sealed_segment(memory
             assert (answer.sealed, answer.last_sequence_id) == (True, stored)
 
 
+async def test_a_later_owner_tells_the_end_of_every_sealed_segment(memory_cluster: Cluster) -> None:
+    """▲ No change of the layout comes any more that would tell it: its readers and consumers would wait for ever."""
+    cluster = memory_cluster
+    parents = await cluster.create_topic(segments=2)
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    for path in parents:
+        await (await client.producer(path)).send("m")
+    async with controlling(cluster) as control:
+        await control.merge(*parents)
+    await node.close()
+    client = await cluster.connect(await cluster.start())
+    readers = [await client.reader(path) for path in parents]
+    await until(lambda: [reader.ended for reader in readers] == ["sealed", "sealed"], within_s=20)
+    assert [reader.values for reader in readers] == [["m"], ["m"]]
+
+
 async def test_a_merge_seals_both_and_an_empty_segment_too(memory_cluster: Cluster) -> None:
     cluster = memory_cluster
     paths = await cluster.create_topic(segments=2)
