@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from segments.layout.assignment import consumer_id
 from segments.layout.topology import create_record
 from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.gates import GatedStore, gate_stores
+from tests.segments.owner.seals import touch
 from tests.waiting import until, until_answer
 from txnstore import keys, records
 from txnstore.records import AssignmentRecord
@@ -46,6 +48,21 @@ async def test_the_segments_of_a_new_topic_are_taken_over_side_by_side(memory_cl
     await until(lambda: store.waiting == 3, within_s=20)
     store.open()
     await until(lambda: node.broker.segments.keys() == set(paths))
+
+
+async def test_a_claim_that_meets_a_change_of_its_topic_is_made_again_at_once(memory_cluster: Cluster) -> None:
+    """Who waits for the segment hears of no failure."""
+    cluster = memory_cluster
+    gate_stores(cluster)
+    node = await cluster.start()
+    store: GatedStore = node.store  # type: ignore[assignment]
+    store.hold(lambda commit: any(put.key.startswith(keys.OWNER) for put in commit.puts))
+    [path] = await cluster.create_topic()
+    waiting = asyncio.ensure_future(node.broker.segment(path))
+    await until(lambda: store.waiting == 1)
+    await touch(cluster)
+    store.open()
+    assert (await waiting).path == path
 
 
 async def test_of_owners_that_go_together_every_segment_is_served_under_a_new_epoch(memory_cluster: Cluster) -> None:
