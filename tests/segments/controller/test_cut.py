@@ -13,7 +13,7 @@ import pytest
 
 from segments.controller.cut import Cut, Layouts, Resolved, StartOver, Tail, read_layouts, settled_in, topic_keys
 from segments.controller.snapshots import Snapshots
-from segments.layout.topology import Topology
+from segments.layout.topology import Topology, create_record
 from tests.segments.controller.cut_records import (
     LEFT,
     ONE,
@@ -36,7 +36,7 @@ from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.errors import MessageTooLarge, NotOwner, Overloaded, StoreUnavailable, Timeout, TopicNotFound
 from txnwire.ids import EARLIEST, Position, TxnId
 from txnwire.names import TopicName
-from txnwire.snapshot import SegmentBounds, Snapshot
+from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
 from txnwire.turns import Steps, at_once, turns_divided_by
 
 DELETING = Topology(TOPIC, msgspec.structs.replace(TOPOLOGY.record, deleting_ms=5))
@@ -365,6 +365,49 @@ def test_a_segment_that_is_sealed_and_decided_is_asked_once() -> None:
     snapshot = conclude(pending, [topic_record(SPLIT), *owners, None])
     assert isinstance(snapshot, Snapshot)
     assert settled_in(snapshot) == {}
+
+
+OTHER = Topology(TopicName("public", "nyc", "trains"), create_record(2, policies={}, created_ms=0))
+
+
+def other_record(topology: Topology = OTHER, *, created: int = 10) -> KeyValue:
+    return record(keys.topic(OTHER.topic.path), topology.record, created=created)
+
+
+@pytest.mark.parametrize("divisor", [1, 1000])  # all at once, one by one
+def test_a_cut_over_two_topics_holds_both_unless_any_part_of_them_has_moved(divisor: int) -> None:
+    """▲ What is not looked at may be erased, or owned by another broker that has stored more."""
+    paths = [*TOPOLOGY.active_paths, *OTHER.active_paths]
+    layouts = read_layouts([TOPIC, OTHER.topic], [topic_record(), other_record()])
+    answers = dict.fromkeys(paths, Position(1, 0))
+    resolved = {path: Resolved(20, at) for path, at in answers.items()}
+    tails = {path: Tail(20, at) for path, at in answers.items()}
+    still = [topic_record(), other_record(), *(owner_record(path) for path in paths), None]
+    deleting = Topology(OTHER.topic, msgspec.structs.replace(OTHER.record, deleting_ms=5))
+    moved = [
+        (1, other_record(created=60), "trains was deleted"),
+        (1, other_record(deleting), "trains is being deleted"),
+        (5, owner_record(paths[3], 61), f"{paths[3]} changed its owner"),
+    ]
+    with turns_divided_by(divisor):
+        snapshot = conclude(Cut(layouts, resolved, R, tails), still)
+        assert isinstance(snapshot, Snapshot)
+        assert list(snapshot.topics) == [str(TOPIC), str(OTHER.topic)]
+        assert list(snapshot.segments) == paths
+        for place, now, reason in moved:
+            outcome = conclude(Cut(layouts, resolved, R, tails), [*still[:place], now, *still[place + 1 :]])
+            assert isinstance(outcome, StartOver)
+            assert reason in outcome.reason
+
+
+def test_of_every_topic_what_is_settled_need_not_be_asked() -> None:
+    layouts = read_layouts([TOPIC, OTHER.topic], [topic_record(), other_record()])
+    settled = dict.fromkeys((*TOPOLOGY.active_paths, *OTHER.active_paths), EARLIEST)
+    assert layouts.knowing(settled).segments == ()
+    end = Position(1, 9)
+    bounds = dict.fromkeys((LEFT, RIGHT), SegmentBounds(end, end, sealed=True))
+    snapshot = Snapshot(revision=R, topics={str(TOPIC): TopicBounds(1, bounds)}, pending=(), aborted=())
+    assert settled_in(snapshot) == {LEFT: end, RIGHT: end}
 
 
 def test_a_segment_on_its_way_out_of_the_graph_is_not_asked() -> None:
