@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 
 from tests.segments.controlling import TOPIC, Inbox, Process, joining, running
@@ -12,6 +13,7 @@ from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import Drained, LayoutChange, encode
 from txnstore.store import Commit, Put
+from txnwire.errors import InvalidArgument
 from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
 
@@ -80,3 +82,20 @@ async def test_changes_of_several_topics_that_are_heard_of_together_are_all_gone
         await a.store.commit(Commit(puts=tuple(puts)))
         await asyncio.sleep(1.0)
         assert a.controller.statistics().layouts.under_way == 3
+
+
+@virtual_time
+async def test_the_consumers_of_a_queue_read_with_one_isolation_whichever_of_them_asks_again() -> None:
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await a.controller.create_topic(TOPIC, 1, "")
+
+        async def join(name: str, isolation: pb.Isolation) -> None:
+            asked = joining(name, type=QUEUE)
+            asked.isolation = isolation
+            await a.controller.join(asked, Inbox())
+
+        for name in ("w1", "w2", "w1"):
+            await join(name, pb.ISOLATION_READ_COMMITTED)
+        for name in ("w1", "w2", "w3"):
+            with pytest.raises(InvalidArgument, match="they read with one isolation"):
+                await join(name, pb.ISOLATION_READ_UNCOMMITTED)

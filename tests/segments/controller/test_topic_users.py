@@ -215,3 +215,24 @@ def test_who_leaves_takes_all_its_registrations_along() -> None:
             users.comes(topic, of, 7)
     users.disconnected(link)
     assert [users.producers(topic, 7) for topic in ("t/n/x", "t/n/y", "t/n/z")] == [1, 1, 1]
+
+
+def test_users_are_counted_over_all_subscriptions_and_connections_of_a_topic_and_of_no_other() -> None:
+    x, y, link = "t/n/x", "t/n/y", Inbox()
+    links = {(y, "a"): {"c0": link}, (x, "a"): {"c1": link, "c2": link}, (x, "b"): {"c1": link}}
+    joining: dict[tuple[tuple[str, str], str], object] = {((y, "a"), "c3"): 1, ((x, "a"), "c3"): 2, ((x, "b"), "c4"): 3}
+    users = TopicUsers(links, joining)
+    assert [users.consumers(x, name) for name in (None, "a", "b", "c")] == [5, 3, 2, 0]
+    connections = [Inbox() for _ in range(3)]
+    for connection in connections:
+        users.came(users.comes(y, connection, 7), 7)
+        users.comes(x, connection, 7)
+    assert [users.producers(path, 7) for path in (x, y)] == [3, 3]
+
+
+def test_who_has_no_more_producers_of_one_topic_keeps_those_of_the_others() -> None:
+    users, link, topics = TopicUsers({}, {}), Inbox(), ("t/n/x", "t/n/y", "t/n/z")
+    for path in topics:
+        users.came(users.comes(path, link, 7), 7)
+    users.leave("t/n/y", link, 7)
+    assert [users.producers(path, 7) for path in topics] == [1, 0, 1]

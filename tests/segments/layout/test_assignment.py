@@ -189,6 +189,24 @@ def test_a_successor_gives_everyone_in_the_record_time_to_come_back() -> None:
     assert planned == AssignmentRecord(epoch=8, consumers={"b@1": SEGMENTS})
 
 
+def test_of_several_that_are_replaced_or_lost_every_one_is() -> None:
+    segments = [f"s{number}" for number in range(6)]
+    held = {"a": ["s0", "s3"], "b": ["s2", "s5"], "c": ["s1", "s4"]}
+    record = AssignmentRecord(epoch=7, consumers={f"{name}@1": mine for name, mine in held.items()})
+    membership = GroupMembership(record, 99, gone_at=10.0)
+    for consumer in ("a@1", "b@2", "c@2"):
+        membership.join(consumer)
+    planned = membership.plan(segments)
+    assert planned is not None
+    assert planned.consumers == {"a@1": held["a"], "b@2": held["b"], "c@2": held["c"]}
+    assert membership.connected() == ("a@1", "b@2", "c@2")
+    for consumer in ("b@2", "c@2"):
+        membership.disconnect(consumer, gone_at=20.0)
+    assert membership.connected() == ("a@1",)
+    assert membership.expire(20.0) == ("b@2", "c@2")
+    assert [membership.is_member(consumer) for consumer in ("a@1", "b@2", "c@2")] == [True, False, False]
+
+
 def test_the_epoch_rises_even_past_a_record_that_was_deleted() -> None:
     membership = GroupMembership(AssignmentRecord(epoch=7, consumers={}), 99, gone_at=10.0)
     membership.confirm(None, 0)
