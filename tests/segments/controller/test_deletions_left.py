@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
+from msgspec.structs import replace
 
+from segments.layout.topology import create_record
 from tests.segments.controlling import TOPIC, Inbox, joining, running
 from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.memory.memory_store import NO_FAULT, Fate
+from txnstore.memory.memory_store import NO_FAULT, Fate, MemoryStore
+from txnstore.records import SubscriptionRecord, encode
+from txnstore.store import Commit, Put
+from txnwire.errors import DataCorrupt
 from txnwire.ids import Position
 
 
@@ -62,3 +68,49 @@ async def test_who_asks_once_more_just_as_a_deletion_ends_is_told_that_it_is_don
         assert not first.done()
         await delete()
         await first
+
+
+@pytest.mark.parametrize("divisor", [1, 1000])  # all in one page, one in each
+@virtual_time
+async def test_every_mark_that_is_found_at_the_start_of_a_term_is_gone_on_with(divisor: int) -> None:
+    """▲ What is left out stays marked as long as the term lasts: its name can be used by nobody."""
+    etcd = MemoryEtcd(LoopClock(), pages_divided_by=divisor)
+    writer = MemoryStore(etcd, LoopClock(), random.Random(1), name="writer")
+    lives = create_record(1, policies={}, created_ms=1)
+    known = SubscriptionRecord(type="queue", start={"kind": "earliest"})
+    topics = [keys.topic(f"public/nyc/{name}") for name in "abc"]
+    subscriptions = [keys.subscription(TOPIC.path, name) for name in "abc"]
+    stays = [keys.topic(TOPIC.path), keys.subscription(TOPIC.path, "stays")]
+    puts = [Put(key, encode(replace(lives, deleting_ms=1))) for key in topics]
+    puts += [Put(key, encode(replace(known, deleting_ms=1))) for key in subscriptions]
+    puts += [Put(stays[0], encode(lives)), Put(stays[1], encode(known))]
+    await writer.commit(Commit(puts=tuple(puts)))
+    async with running(etcd, "a") as [a]:
+        a.positions.answers = {f"{TOPIC.path}/0000-ffff-0": Position(1, 0)}
+        await asyncio.sleep(30.0)
+        assert [key for key in (*topics, *subscriptions, *stays) if etcd.mvcc.get(key, 0) is not None] == stays
+    await writer.close()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@virtual_time
+async def test_with_a_term_every_deletion_ends_that_is_under_way_or_waits_for_mending(damaged: bool) -> None:
+    """▲ The next controller takes all of them up; one that goes on here keeps this one from closing."""
+    etcd = MemoryEtcd(LoopClock())
+    async with running(etcd, "a") as [a]:
+        await a.controller.create_topic(TOPIC, 1, "")
+        [path] = (await a.directory.wait_topic(TOPIC.path)).active_paths
+        names = ("one", "two", "three")
+        for name in names:
+            await a.controller.join(joining("w", subscription=name), Inbox())
+        if damaged:
+            a.positions.answers = {path: Position(1, 0)}
+            a.positions.damaged = {path: DataCorrupt("1.ledger: offset 434: checksum damaged")}
+        asked = [asyncio.ensure_future(a.controller.delete_subscription(TOPIC, name, force=True)) for name in names]
+        await asyncio.sleep(5.0)
+        async with asyncio.timeout(60.0):
+            await a.controller.close()
+            await asyncio.gather(*asked, return_exceptions=True)
+        calls = len(a.positions.asked)
+        await asyncio.sleep(60.0)
+        assert len(a.positions.asked) == calls
