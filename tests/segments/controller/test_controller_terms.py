@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import product
 from typing import Any
 
 import pytest
@@ -90,15 +91,16 @@ async def test_a_consumer_that_goes_during_a_take_over_is_given_up(leaves: bool)
         await a.controller.create_topic(TOPIC, 2, "")
         goes, stays = Inbox(), Inbox()
         for subscription in ("s", "other"):
-            await a.controller.join(joining("goes", subscription=subscription), goes)
+            for name in ("goes", "goes-too"):
+                await a.controller.join(joining(name, subscription=subscription), goes)
             await a.controller.join(joining("stays", subscription=subscription), stays)
         range_really = a.store.range
 
         async def slow(start: bytes, *others: Any, **options: Any) -> Any:
             if start == keys.TOPIC:  # of deletions, behind the groups
                 if leaves:
-                    for subscription in ("s", "other"):
-                        leave = leaving("goes")
+                    for subscription, name in product(("s", "other"), ("goes", "goes-too")):
+                        leave = leaving(name)
                         leave.subscription = subscription
                         with pytest.raises(NotOwner):
                             await a.controller.leave(leave, goes)
