@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replaced
 
-from segments.controller.autoscaling import Autoscaling
+from segments.controller.autoscaling import SAMPLES_AT_ONCE, Autoscaling
 from segments.layout.topology import Topology, create_record
 from segments.owner.load_samples import LoadReporter, Stored
 from tests.segments.brokering import TOPIC, Cluster, Node
@@ -23,7 +23,7 @@ from txnstore.records import LoadSample
 from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import Timeout
-from txnwire.names import TopicName
+from txnwire.names import SegmentName, TopicName
 
 
 class SetClock:
@@ -258,3 +258,30 @@ async def test_a_segment_that_comes_back_begins_to_count_anew(memory_store: Memo
             rates.append(None if value is None else value.messages_in_per_s)
     assert rates == [None, 100.0, 100.0, 300.0]
     assert reporter.written == 2
+
+
+@pytest.mark.parametrize("divisor", [1, SAMPLES_AT_ONCE])  # all samples in one page, one in each
+async def test_every_topic_that_is_hot_is_split_at_one_look(
+    memory_etcd: MemoryEtcd, memory_store: MemoryStore, divisor: int
+) -> None:
+    memory_etcd.pages_divided_by = divisor
+    names = [TopicName("public", "nyc", name) for name in ("a", "b", "c")]
+    topics = {name.path: Topology(name, create_record(1, policies={}, created_ms=1)) for name in names}
+    hot = records.encode(LoadSample(messages_in_per_s=20_000, bytes_in_per_s=0, window_s=60, taken_ms=1))
+    paths = [path for topology in topics.values() for path in topology.active_paths]
+    await memory_store.commit(Commit(puts=tuple(Put(keys.load(path), hot) for path in paths)))
+    split: list[str] = []
+
+    async def splits(segment: SegmentName, _: int | None) -> None:
+        split.append(segment.path)
+
+    directory: Any = SimpleNamespace(topics=lambda: topics)
+    changes: Any = SimpleNamespace(split=splits)
+    clock = SetClock()
+    autoscaling = Autoscaling(memory_store, directory, clock, changes, every_s=0)
+    for _ in range(2):
+        await autoscaling.look()
+        clock.now_s += 60
+    await until(lambda: not autoscaling.acting)
+    assert split == paths
+    await autoscaling.close()

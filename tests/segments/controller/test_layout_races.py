@@ -8,14 +8,16 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from segments.layout.topology import SEALED
-from tests.segments.brokering import Cluster
+from segments.layout.topology import SEALED, Topology, create_record
+from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.changing import Controlling, controlling, ledgers_of, topology_of
 from tests.waiting import until
-from txnstore import keys
-from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore
-from txnwire.errors import TxnError
+from txnstore import keys, records
+from txnstore.records import LayoutChange
+from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore, Put
+from txnwire.errors import Timeout, TxnError
 
 TURNS = 60
 """Of the event loop that a write is held up at most, before it is sent and before its answer is heard of."""
@@ -107,3 +109,25 @@ async def test_s6_s10_whatever_races_the_ranges_tile_and_every_change_ends(memor
 def _forget_leader() -> Commit:
 
     return Commit(deletes=(Delete(keys.leader("controller")),))
+
+
+@pytest.mark.parametrize("pruned", [0, 1])
+async def test_a_merge_with_a_parent_that_is_pruned_by_now_is_driven_no_more(
+    memory_cluster: Cluster, pruned: int
+) -> None:
+    """It was made long ago; the layout that still shows it is an old one."""
+    record = create_record(2, policies={}, created_ms=1)
+    change = LayoutChange(id="c1", kind="merge", parents=[0, 1], since_ms=1)
+    merged = Topology(TOPIC, record).merge(0, 1).prune(pruned)
+    await memory_cluster.store.commit(Commit(puts=(Put(keys.topic(TOPIC.path), records.encode(merged.record)),)))
+    async with controlling(memory_cluster) as control:
+        control.changes.follow(Topology(TOPIC, replace(record, changes=[change])))
+        assert control.changes.statistics().under_way == 1
+        await until(lambda: control.changes.statistics().under_way == 0, within_s=20)
+
+
+async def test_a_merge_that_is_given_up_is_told_with_both_its_segments(memory_cluster: Cluster) -> None:
+    first, second = await memory_cluster.create_topic(segments=2)
+    async with controlling(memory_cluster, patience_s=0.0) as control:
+        with pytest.raises(Timeout, match=f"the merge of {first} and {second} was given up"):
+            await control.merge(first, second)

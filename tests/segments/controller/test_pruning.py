@@ -471,7 +471,7 @@ async def test_a_topic_whose_owners_erase_nothing_holds_no_other_up() -> None:
     begun_s = LoopClock().monotonic()
     await Pruning(store, directory, unused, leadership=unused, pause_s=1.0, on_deposed=lambda: None).round()
     assert asked[-1] == keys.topic("a/b/two")
-    assert LoopClock().monotonic() - begun_s < 2 * PATIENCE_S
+    assert PATIENCE_S <= LoopClock().monotonic() - begun_s < 2 * PATIENCE_S
 
 
 async def test_an_owner_that_cannot_say_whether_it_is_done_keeps_no_other_segment(memory_cluster: Cluster) -> None:

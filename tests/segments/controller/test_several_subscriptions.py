@@ -69,7 +69,8 @@ async def test_the_consumers_of_all_subscriptions_of_a_deleted_topic_are_told_to
         for name, inbox in zip((*NAMES, "queue"), inboxes, strict=True):
             type = QUEUE if name == "queue" else pb.SUBSCRIPTION_TYPE_STREAM
             await a.controller.join(joining("w", subscription=name, type=type), inbox)
-        assert a.controller.statistics().subscriptions == 4
+        told = a.controller.statistics()
+        assert (told.subscriptions, told.connected_consumers) == (4, 4)
         await a.controller.delete_topic(TOPIC, force=True)
         assert [[told.epoch for told in inbox.pushed] for inbox in inboxes] == [[0]] * 4
         assert a.controller.statistics().subscriptions == 0

@@ -1,0 +1,72 @@
+"""Several segments of one topic that leave its graph in one round: none keeps another, and nothing of them stays."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec.structs import replace
+
+from segments.controller.pruning import Pruning
+from segments.layout.layout_transitions import read_topology
+from segments.layout.topology import Topology, create_record
+from txnstore import keys, records
+from txnstore.memory.memory_store import MemoryStore
+from txnstore.records import Drained
+from txnstore.store import Commit, KeyValue, Put, created_at
+from txnwire.names import TopicName
+
+TOPIC = TopicName("public", "nyc", "flights")
+KEY = keys.topic(TOPIC.path)
+MERGED = Topology(TOPIC, create_record(2, policies={}, created_ms=1)).merge(0, 1)
+"""0, 1 → 2"""
+
+
+async def pruning(store: MemoryStore, followed: list[int]) -> Pruning:
+    """Of a controller whose directory shows these segments of the topic, and no owner."""
+    key = keys.leader("controller")
+    leader = await store.get(key)
+    epoch = leader.create_revision if leader else (await store.commit(Commit(puts=(Put(key, b"{}"),)))).revision
+    layout = SimpleNamespace(segments=dict.fromkeys(followed))
+    directory: Any = SimpleNamespace(topics=lambda: {TOPIC.path: layout}, owner=lambda _: None)
+    leadership: Any = SimpleNamespace(still_held=lambda: created_at(key, epoch))
+    owners: Any = None
+    return Pruning(store, directory, owners, leadership=leadership, pause_s=1.0, on_deposed=lambda: None)
+
+
+async def stored(store: MemoryStore) -> KeyValue:
+    record = await store.get(KEY)
+    assert record is not None
+    return record
+
+
+async def test_a_segment_of_which_something_is_left_keeps_no_other_in_the_graph(memory_store: MemoryStore) -> None:
+    """Its owner has died amid the erasing, and it has none for as long as no broker takes it."""
+    marked = replace(MERGED.record, pruning=[0, 1])
+    left = Put(keys.ledger(MERGED.paths[0]), b"{}")
+    await memory_store.commit(Commit(puts=(Put(KEY, records.encode(marked)), left)))
+    record = await stored(memory_store)
+    of_term = await pruning(memory_store, [0, 1, 2])
+    await of_term._take_out(record, read_topology(record))
+    assert list(read_topology(await stored(memory_store)).segments) == [0, 2]
+    assert of_term.pruned == 1
+
+
+async def test_drained_records_go_once_no_segment_of_theirs_is_followed_and_all_of_them_do(
+    memory_store: MemoryStore,
+) -> None:
+    """▲ Who still follows one of them would take it for undrained, and its children from their consumers."""
+    gone = replace(MERGED.prune(0).prune(1).record, pruning=[0, 1])
+    drained = {(name, one): keys.drained(TOPIC.path, name, one) for one in (0, 1, 2) for name in "ab"}
+    value = records.encode(Drained(end=(1, 0)))
+    puts = [Put(KEY, records.encode(gone)), *(Put(key, value) for key in drained.values())]
+    await memory_store.commit(Commit(puts=tuple(puts)))
+
+    async def left() -> list[int]:
+        return sorted({one for (_, one), key in drained.items() if await memory_store.get(key) is not None})
+
+    for followed, remain in (([0, 2], [0, 1, 2]), ([1, 2], [0, 1, 2]), ([2], [2])):
+        of_term = await pruning(memory_store, followed)
+        await of_term._forget_drained(TOPIC.path, await stored(memory_store), [0, 1])
+        assert await left() == remain
+    assert read_topology(await stored(memory_store)).record.pruning == []
