@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from segments.ledger import file_ledger, ledger_files
 from segments.ledger.file_ledger import FileLedgerStore
-from segments.ledger.ledger import LedgerFailed
+from segments.ledger.ledger import LedgerFailed, LedgerFenced
 from segments.ledger.ledger_files import LedgerPaths
 from segments.ledger.ledger_format import MAX_GROUP_BYTES
 from simulation.judges.leftovers import files_left
@@ -90,6 +90,58 @@ async def test_a_footer_that_is_damaged_hides_no_entry(tmp_path: Path, taken_ove
     writer.abandon()
     for one in (ledgers, reader):
         await one.close()
+
+
+async def test_a_data_folder_below_one_that_its_user_may_not_read_takes_ledgers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where an operator gives the user a folder of root's."""
+    sync, refused = ledger_files.sync_directory, list[Path]()
+
+    def refuses(path: Path) -> None:
+        if path == tmp_path.parent:
+            refused.append(path)
+            raise PermissionError(errno.EACCES, "permission denied", str(path))
+        sync(path)
+
+    monkeypatch.setattr(ledger_files, "sync_directory", refuses)
+    ledgers = FileLedgerStore(tmp_path)
+    assert (await (await filled(ledgers, 3)).close(b"")).entries == 3
+    assert refused
+    await ledgers.close()
+
+
+async def test_a_file_that_cannot_be_put_in_place_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again for as long as the disk fails, and each try would take room from it."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    ledgers = FileLedgerStore(tmp_path)
+    await (await filled(ledgers, 3)).close(b"")
+    folder = ledger_files.paths_of(tmp_path / "ledgers", SEGMENT, 1).directory
+    before = sorted(folder.iterdir())
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, name, fails)
+            with pytest.raises(LedgerFailed, match="input/output error"):
+                await ledgers.write_footer(SEGMENT, 1, b"producers")
+        assert sorted(folder.iterdir()) == before
+    await ledgers.close()
+
+
+async def test_l3_a_damaged_fence_keeps_no_ledger_from_being_deleted_and_fences_on(tmp_path: Path) -> None:
+    ledgers = FileLedgerStore(tmp_path)
+    assert not (await ledgers.fence(SEGMENT, 1)).present
+    fence = ledger_files.paths_of(tmp_path / "ledgers", SEGMENT, 1).fence
+    fence.write_bytes(b"damaged")
+    await ledgers.delete(SEGMENT, 1)
+    await ledgers.delete_segment(SEGMENT)
+    with pytest.raises(LedgerFenced):
+        await ledgers.create(SEGMENT, 1, incarnation="i")
+    await ledgers.close()
 
 
 async def test_l5_what_the_disk_takes_in_parts_stands_one_behind_the_other(
