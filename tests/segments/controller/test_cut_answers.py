@@ -89,6 +89,7 @@ async def test_all_cuts_that_wait_for_an_operation_go_on_once_it_has_ended() -> 
     segment.buffer.op_finished(ONE)
     segment.cuts.woken()
     assert len(await asyncio.gather(*answering)) == 3
+    assert not segment.cuts._waiters, "or each cut would stay as long as the segment is served"
 
 
 @virtual_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -202,6 +203,28 @@ async def test_a_scan_over_what_is_trimmed(cluster: Cluster) -> None:
         skipping = await scan(client, segment, after=after, trimmed=pb.TRIMMED_DATA_SKIP)
         assert places(skipping) == stored[6:]
     assert places(await scan(client, segment, after=stored[5])) == stored[6:]
+
+
+async def test_a_scan_goes_on_behind_what_is_trimmed_as_it_is_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [segment] = await cluster.create_topic()
+    client = await cluster.connect(node := await cluster.start())
+    producer = await client.producer(segment)
+    served, stored = node.broker.segments[segment], []
+    for number in range(3):
+        stored.append(await producer.send(f"{number}"))
+        await served.roll()
+    read = served.ledgers.read
+
+    async def trimmed_first(*what: Position, max_bytes: int) -> Sequence[tuple[Position, bytes]]:
+        monkeypatch.setattr(served.ledgers, "read", read)
+        await served.ledgers.trim(stored[2].ledger_id)
+        return await read(*what, max_bytes=max_bytes)
+
+    monkeypatch.setattr(served.ledgers, "read", trimmed_first)
+    page = await scan(client, segment, trimmed=pb.TRIMMED_DATA_SKIP)
+    assert (places(page), page.ended) == (stored[2:], True)
 
 
 async def test_a_reader_says_what_it_wants_where_something_is_trimmed(cluster: Cluster) -> None:
