@@ -1,4 +1,4 @@
-"""Take-overs whose disk hangs, or fails in a step that may be left out."""
+"""Take-overs whose disk hangs, or fails in a step that may be left out, or that find what is gone by now."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed, Recovered
 from segments.owner import take_over
-from tests.segments.brokering import Cluster
+from tests.segments.brokering import TOPIC, Cluster
 from tests.segments.owner.owner_clients import connected
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.records import LedgerRecord
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, Delete, Put
 
 
 class HangingFences:
@@ -116,3 +116,21 @@ async def listed(cluster: Cluster, segment: str) -> list[int]:
     found = await cluster.store.get(key)
     assert found is not None
     return [info.ledger_id for info in records.decode(LedgerRecord, found.value, key=key).ledgers]
+
+
+async def test_acks_of_a_subscription_that_is_gone_are_decided_and_cleaned_up_by_the_next_owner(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ Otherwise nobody could serve the segment any more."""
+    cluster = memory_cluster
+    [path] = await cluster.create_topic()
+    client = await cluster.connect(node := await cluster.start())
+    _, consumer = await cluster.holding_abc(client, path)
+    txn = await cluster.begin()
+    await consumer.ack(consumer.messages[0], txn=txn)
+    await node.crash()
+    await cluster.store.commit(Commit(deletes=(Delete(keys.subscription(TOPIC.path, "sub")),)))
+    client = await cluster.connect(await cluster.start())
+    await (await client.reader(path)).wait(*"abc")
+    await cluster.commit(txn)
+    await cluster.wait_no_ops(txn)
