@@ -112,3 +112,19 @@ async def test_a_registration_whose_answer_is_lost_leaves_no_lease_that_nobody_k
     await asyncio.wait([registering])
     assert 1 not in etcd.leases(), "what is left is that of the sending fence"
     await store.close()
+
+
+@virtual_time
+async def test_a_broker_whose_store_is_away_leaves_and_ends_without_a_word() -> None:
+    """▲ Its segments are still to be handed over, and what it holds to be closed."""
+    etcd, script = MemoryEtcd(LoopClock()), Script("commit")
+    store = client(etcd, script)
+    broker = await register(store)
+    script.fates = [HANGS] * 100
+    async with asyncio.timeout(60.0):
+        await broker.leave()
+        etcd.pause()
+        await broker.close()
+    assert not broker.valid()
+    etcd.resume()
+    await store.close()
