@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import NoReturn
 
 import pytest
@@ -10,8 +11,9 @@ from segments.owner.lag_samples import LagSampler
 from tests.segments.brokering import Cluster
 from tests.waiting import until
 from txnstore import keys
+from txnstore.store import Lease
 from txnwire.clock import SystemClock
-from txnwire.errors import DataCorrupt
+from txnwire.errors import DataCorrupt, StoreUnavailable
 from txnwire.tasks import Tasks
 
 
@@ -93,3 +95,37 @@ async def test_a_defect_in_one_segment_s_lag_leaves_the_others_told(
     assert tasks.failures == {"lag samples": 1}
     assert first.statistics().lags == {"sub": (None, None)}
     assert second.statistics().lags["sub"].messages == 1
+
+
+async def test_a_broker_that_cannot_register_again_at_once_does_so_later(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ The same outage of the store that has cost it its lease may last a little longer."""
+    [path] = await memory_cluster.create_topic()
+    node = await memory_cluster.start()
+    before = await node.broker.segment(path)
+    registration = await memory_cluster.store.get(keys.broker("b1"))
+    assert registration is not None
+    grants, tries = node.store.grant_lease, list[float]()
+
+    async def away(ttl_s: float, **options: float) -> Lease:
+        tries.append(ttl_s)
+        if len(tries) < 3:
+            raise StoreUnavailable("etcd is away")
+        return await grants(ttl_s, **options)
+
+    monkeypatch.setattr(node.store, "grant_lease", away)
+    await memory_cluster.store.revoke_lease(registration.lease)
+    await until(lambda: path in node.broker.segments and node.broker.segments[path] is not before, within_s=20)
+    assert len(tries) == 3
+
+
+async def test_a_broker_that_ends_leaves_no_task_behind(memory_cluster: Cluster) -> None:
+    """Not even one that waits for its lease to end."""
+    [path] = await memory_cluster.create_topic()
+    before = asyncio.all_tasks()
+    node = await memory_cluster.start()
+    await node.broker.segment(path)
+    await node.broker.close(graceful=False)
+    left = [task.get_name() for task in asyncio.all_tasks() - before if task.get_name().startswith("broker")]
+    assert left == []

@@ -17,7 +17,8 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.store import Commit, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import NotOwner, TxnConflict
+from txnwire.errors import InvalidArgument, NotOwner, TxnConflict
+from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -199,3 +200,20 @@ async def test_l3_an_owner_that_sleeps_through_its_lease_blames_nobody_for_files
     monkeypatch.setattr(node.ledgers, "read", sleep_and_read)
     with pytest.raises(NotOwner):
         await client.call(**request_of(segment))
+
+
+async def test_l3_an_owner_that_loses_a_segment_amid_a_question_by_time_does_not_blame_the_question(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it read may have been deleted by the next owner, who is to be asked."""
+    [path] = await memory_cluster.create_topic()
+    client = await memory_cluster.connect(node := await memory_cluster.start())
+    served = await node.broker.segment(path)
+
+    async def taken_away(*_: object) -> Position:
+        served.stop(NotOwner("taken away"))
+        raise InvalidArgument("the file is not there")
+
+    monkeypatch.setattr("segments.broker.broker_service.before_timestamp", taken_away)
+    with pytest.raises(NotOwner, match="taken away"):
+        await client.call(segment_positions=pb.SegmentPositions(segment=path, timestamp_ms=5))

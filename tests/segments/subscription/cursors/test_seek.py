@@ -12,7 +12,7 @@ from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_clean_up
 from tests.waiting import until
 from txnstore import keys
 from txnstore.store import Commit
-from txnwire.errors import NotAllowed, NotOwner, SubscriptionNotFound, Timeout, TxnConflict
+from txnwire.errors import NotAllowed, NotOwner, OutcomeUnknown, SubscriptionNotFound, Timeout, TxnConflict
 from txnwire.proto import txn_pb2 as pb
 
 TYPES = ["stream", "queue"]
@@ -308,3 +308,20 @@ async def test_what_is_delivered_again_by_a_seek_counts_as_new(memory_cluster: C
         assert await aborted(1) == [1, 1]
     else:
         assert await aborted(2) == [2, 2]
+
+
+async def test_a_seek_that_the_store_has_not_confirmed_is_told_as_one_to_repeat(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await consumed(setting, "a")
+
+    async def unheard(*_: object) -> None:
+        raise OutcomeUnknown("the time ran out")
+
+    served = setting.node.broker.segments[setting.segment]
+    with monkeypatch.context() as away:
+        away.setattr(served.subscriptions, "_move", unheard)
+        with pytest.raises(Timeout, match="not confirmed by the store yet, repeat it"):
+            await setting.seek(pb.Start(earliest=True))
+    await setting.seek(pb.Start(earliest=True))
+    await (await setting.attach()).wait("a")
