@@ -20,6 +20,7 @@ from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.records import LedgerRecord
 from txnstore.store import Commit, CommitVerdict
 from txnwire.errors import OutcomeUnknown, StoreFull, StoreUnavailable, Timeout, TxnError
+from txnwire.tasks import Tasks
 
 
 async def test_c12_a_data_folder_that_goes_and_comes_back_costs_nothing_that_was_acked(cluster: Cluster) -> None:
@@ -134,7 +135,9 @@ async def test_l5_a_broker_that_closes_waits_for_the_ends_of_all_its_ledgers_tog
     cluster.settings = replace(cluster.settings, hand_over_s=0.3)
     gate_stores(cluster)
     segments = await cluster.create_topic(segments=3)
-    node, client = await connected(cluster)
+    tasks = Tasks()
+    with tasks.in_charge():
+        node, client = await connected(cluster)
     store: GatedStore = node.store  # type: ignore[assignment]
     producers = [await client.producer(segment) for segment in segments]
     store.hold(lambda commit: any(put.key.startswith(keys.LEDGER) for put in commit.puts))
@@ -145,6 +148,7 @@ async def test_l5_a_broker_that_closes_waits_for_the_ends_of_all_its_ledgers_tog
     await until(lambda: store.waiting == 3)
     async with asyncio.timeout(10.0):
         await node.close()
+    assert tasks.failures == {}, "it is no defect"
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown, StoreFull, StoreUnavailable, Timeout])

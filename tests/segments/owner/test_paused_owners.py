@@ -202,7 +202,7 @@ async def test_l3_an_owner_that_sleeps_through_its_lease_blames_nobody_for_files
         await client.call(**request_of(segment))
 
 
-async def test_l3_an_owner_that_loses_a_segment_amid_a_question_by_time_does_not_blame_the_question(
+async def test_an_owner_that_loses_a_segment_amid_a_question_by_time_does_not_blame_the_question(
     memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it read may have been deleted by the next owner, who is to be asked."""
