@@ -1,4 +1,4 @@
-"""What the log tells of the end of a term's work: whoever asked for it may have left (S6, S8)."""
+"""The end of a term's work, and of the term itself: whoever asked for the work may have left (S6, S8)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import random
 import pytest
 from structlog.testing import capture_logs
 
-from segments.controller.term_work import RetryPauses, TermWork
+from segments.controller.term_work import RetryPauses, TermWork, end_of
 from tests.segments.virtual_time import LoopClock, virtual_time
 from txnstore.election import Leadership
 from txnstore.memory.memory_store import MemoryStore
+from txnstore.store import Commit, Put, Read
 from txnwire.errors import DataCorrupt, NotOwner, TopicNotFound, TxnError
 
 
@@ -52,3 +53,31 @@ async def test_pauses_grow_from_the_first_to_the_longest_and_no_further() -> Non
         waited.append(round(clock.monotonic() - begun_s, 3))
     assert waited[:4] == [0.5, 0.75, 1.125, 1.688]
     assert waited[4:] == [2.0] * 36
+
+
+async def test_a_step_that_another_controller_has_forbidden_ends_the_term(memory_store: MemoryStore) -> None:
+    """▲ Its requests would be refused one by one, for as long as its lease lasts."""
+    lease, deposed = await memory_store.grant_lease(5.0), list[None]()
+    leadership = Leadership(memory_store, b"/leader", 1, lease)
+    work = TermWork("deletion", memory_store, random.Random(1), leadership, lambda: deposed.append(None))
+    step = Commit(
+        compares=(leadership.still_held(),), puts=(Put(b"/other", b""),), else_reads=(Read(leadership.key), Read(b"/x"))
+    )
+    with pytest.raises(NotOwner):
+        await work.step(step)
+    assert deposed == [None]
+    assert await memory_store.get(b"/other") is None
+    await lease.revoke()
+
+
+async def test_who_waits_for_work_is_told_of_the_end_of_its_term_and_may_leave_before() -> None:
+    work = asyncio.ensure_future(asyncio.Event().wait())
+    leaves, stays = (asyncio.ensure_future(end_of(work)) for _ in range(2))
+    await asyncio.sleep(0)
+    leaves.cancel()
+    await asyncio.wait([leaves])
+    assert leaves.cancelled()
+    assert not work.done()
+    work.cancel()
+    with pytest.raises(NotOwner, match="controller no longer"):
+        await stays
