@@ -20,10 +20,11 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import LoadSample
-from txnstore.store import Commit, Delete, Put
+from txnstore.store import Commit, Delete, Put, RangeResult
 from txnwire.clock import SystemClock
-from txnwire.errors import Timeout
+from txnwire.errors import StoreUnavailable, Timeout
 from txnwire.names import SegmentName, TopicName
+from txnwire.tasks import Tasks
 
 
 class SetClock:
@@ -182,6 +183,31 @@ async def test_it_looks_by_itself_for_as_long_as_its_term(memory_cluster: Cluste
         autoscaling.start()
         await until(lambda: autoscaling.statistics().splits == 1)
         await autoscaling.close()
+
+
+async def test_a_store_that_is_away_for_a_while_ends_no_look_out(
+    memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be told as a defect, and each one pauses it for longer."""
+    tasks, looks = Tasks(), 0
+    samples = memory_store.range
+
+    async def away(*what: bytes, **options: Any) -> RangeResult:
+        nonlocal looks
+        looks += 1
+        if looks <= 2:
+            raise StoreUnavailable("etcd is away")
+        return await samples(*what, **options)
+
+    monkeypatch.setattr(memory_store, "range", away)
+    directory: Any = SimpleNamespace(topics=dict)
+    changes: Any = None
+    with tasks.in_charge():
+        autoscaling = Autoscaling(memory_store, directory, SystemClock(), changes, every_s=0.001)
+        autoscaling.start()
+        await until(lambda: looks >= 4)
+        await autoscaling.close()
+    assert tasks.failures == {}
 
 
 @pytest.mark.parametrize("policy", [{"threshold": 1}, "off"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from segments.controller.pruning import Pruning
@@ -13,7 +15,8 @@ from segments.layout.topology import Topology, create_record
 from txnstore import keys, records
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import Drained
-from txnstore.store import Commit, KeyValue, Put, created_at
+from txnstore.store import Commit, Delete, KeyValue, Put, created_at
+from txnwire.errors import NotOwner
 from txnwire.names import TopicName
 
 TOPIC = TopicName("public", "nyc", "flights")
@@ -22,7 +25,7 @@ MERGED = Topology(TOPIC, create_record(2, policies={}, created_ms=1)).merge(0, 1
 """0, 1 → 2"""
 
 
-async def pruning(store: MemoryStore, followed: list[int]) -> Pruning:
+async def pruning(store: MemoryStore, followed: list[int], on_deposed: Callable[[], None] = lambda: None) -> Pruning:
     """Of a controller whose directory shows these segments of the topic, and no owner."""
     key = keys.leader("controller")
     leader = await store.get(key)
@@ -31,7 +34,7 @@ async def pruning(store: MemoryStore, followed: list[int]) -> Pruning:
     directory: Any = SimpleNamespace(topics=lambda: {TOPIC.path: layout}, owner=lambda _: None)
     leadership: Any = SimpleNamespace(still_held=lambda: created_at(key, epoch))
     owners: Any = None
-    return Pruning(store, directory, owners, leadership=leadership, pause_s=1.0, on_deposed=lambda: None)
+    return Pruning(store, directory, owners, leadership=leadership, pause_s=1.0, on_deposed=on_deposed)
 
 
 async def stored(store: MemoryStore) -> KeyValue:
@@ -70,3 +73,16 @@ async def test_drained_records_go_once_no_segment_of_theirs_is_followed_and_all_
         await of_term._forget_drained(TOPIC.path, await stored(memory_store), [0, 1])
         assert await left() == remain
     assert read_topology(await stored(memory_store)).record.pruning == []
+
+
+async def test_a_step_that_another_controller_has_forbidden_ends_the_term(memory_store: MemoryStore) -> None:
+    marked = replace(MERGED.record, pruning=[0, 1])
+    await memory_store.commit(Commit(puts=(Put(KEY, records.encode(marked)),)))
+    deposed: list[None] = []
+    of_term = await pruning(memory_store, [0, 1, 2], on_deposed=lambda: deposed.append(None))
+    await memory_store.commit(Commit(deletes=(Delete(keys.leader("controller")),)))
+    record = await stored(memory_store)
+    with pytest.raises(NotOwner):
+        await of_term._take_out(record, read_topology(record))
+    assert deposed == [None]
+    assert await stored(memory_store) == record
