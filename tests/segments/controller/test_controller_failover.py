@@ -28,7 +28,7 @@ from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.memory.memory_store import Fate
 from txnstore.records import Drained, RegistrationRecord, TopicRecord, decode, encode
 from txnstore.store import Commit, Delete, Put
-from txnwire.errors import DataCorrupt, NotOwner, TxnError
+from txnwire.errors import DataCorrupt, NotOwner, Timeout, TxnError
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -45,6 +45,8 @@ async def test_of_two_controllers_one_leads_and_the_other_says_where_it_is() -> 
         await b.directory.wait_until(lambda: b.directory.leader(CONTROLLER), timeout_s=10.0, what="a leader")
         assert a.controller.leading
         assert not b.controller.leading
+        with pytest.raises(Timeout, match="was not elected controller within 2.0 s"):
+            await b.controller.wait_leading(timeout_s=2.0)
         for request in (
             b.controller.create_topic(TOPIC, 1, ""),
             b.controller.join(joining("w"), Inbox()),

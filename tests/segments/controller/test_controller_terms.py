@@ -32,6 +32,7 @@ from txnstore.store import Commit, MetadataStore, Put, RangeResult
 from txnwire.errors import DataCorrupt, NotOwner, StoreUnavailable
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
+from txnwire.tasks import Tasks
 
 
 async def elected_again(etcd: MemoryEtcd, process: Process) -> None:
@@ -333,10 +334,13 @@ async def test_a_term_takes_up_however_many_subscriptions_in_pages() -> None:
         value = encode(SubscriptionRecord(type="stream", start={"kind": "earliest"}))
         await store.commit(Commit(puts=tuple(assigned)))
         await store.commit(Commit(puts=tuple(Put(keys.subscription(TOPIC.path, name), value) for name in names)))
-    await process.start()
+    tasks = Tasks()
+    with tasks.in_charge():
+        await process.start()
     await process.controller.wait_leading(timeout_s=10.0)
     assert process.controller.statistics().subscriptions == 2500
     assert large.largest <= 1000
     assert not large.fails
+    assert tasks.failures == {}, "an outage is no defect of the controller, nor the end of its term"
     await process.close()
     await large.close()
