@@ -45,7 +45,7 @@ async def test_of_two_controllers_one_leads_and_the_other_says_where_it_is() -> 
         await b.directory.wait_until(lambda: b.directory.leader(CONTROLLER), timeout_s=10.0, what="a leader")
         assert a.controller.leading
         assert not b.controller.leading
-        with pytest.raises(Timeout, match="was not elected controller within 2.0 s"):
+        with pytest.raises(Timeout, match="was not elected controller within"):
             await b.controller.wait_leading(timeout_s=2.0)
         for request in (
             b.controller.create_topic(TOPIC, 1, ""),
