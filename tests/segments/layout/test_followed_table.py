@@ -45,6 +45,13 @@ def test_a_batch_tells_which_names_changed_and_twice_changes_nothing() -> None:
     assert t.revision == 8
 
 
+def test_everything_that_a_re_listing_lacks_is_gone_and_is_told() -> None:
+    t = table()
+    t.apply(WatchBatch(6, tuple(put(name, "1", revision) for revision, name in enumerate("abcde", 2))))
+    assert t.apply(WatchBatch(9, (put("b", "1", 3), put("d", "2", 8)), resync=True)) == ("d", "a", "c", "e")
+    assert dict(t.entries) == {"b": "1", "d": "2"}
+
+
 def test_what_a_read_found_is_kept_until_the_watch_gets_there() -> None:
     t = table()
     t.apply(WatchBatch(5, (), resync=True))

@@ -115,6 +115,14 @@ def test_s6_one_change_of_a_segment_at_a_time(second: Wanted) -> None:
     assert [change.id for change in read_topology(both).record.changes] == ["c1", "c2"]
 
 
+def test_s6_of_all_changes_under_way_no_parent_takes_another_one() -> None:
+    _, begun = intend(topic(4), Wanted(MERGE, (0, 1)))
+    _, begun = intend(begun, Wanted(MERGE, (2, 3)), "c2")
+    for parent in range(4):
+        with pytest.raises(NotAllowed, match=rf"merge of \S+-{parent} is under way"):
+            intend(begun, Wanted(SPLIT, (parent,)), "c3")
+
+
 def test_s6_a_change_joins_and_ends_no_other_one_of_its_topic() -> None:
     first, begun = intend(topic(), Wanted(SPLIT, (0,)))
     second, both = intend(begun, Wanted(SPLIT, (1,)), "c2")
