@@ -58,7 +58,7 @@ async def started(cluster: Cluster, segments: int) -> tuple[Node, list[str]]:
     return node, paths
 
 
-async def test_the_owner_of_segments_tells_what_comes_in_at_each_of_them(memory_cluster: Cluster) -> None:
+async def test_the_owner_of_a_segment_tells_what_comes_in(memory_cluster: Cluster) -> None:
     node, paths = await started(memory_cluster, 2)
     clock = SetClock()
     reporter = LoadReporter(node.store, clock, lambda: node.broker.segments.values(), every_s=0)
