@@ -133,6 +133,25 @@ async def test_what_a_round_that_is_interrupted_has_not_come_to_stays_in_line() 
 
 
 @virtual_time
+async def test_one_round_takes_all_that_is_due_in_however_many_commits() -> None:
+    """Dies if a round ends behind its first commit: what is decided faster than that would pile up."""
+    etcd = fresh_etcd()
+    settings = replace(ONE_TCID, id_block=keys.OUTCOMES_PER_BLOCK, collect_every_s=10.0)
+    for name in ("one", "two"):  # a successor takes ids of its own, so a block of its own
+        process = await Process(etcd, name, settings).start()
+        decided = await run_transactions(process, 3)
+        named = await process.coordinator.begin_named(0, name=name)
+        await process.coordinator.end(named.txn_id, commit=True)
+        if name == "one":
+            await process.close()
+    await until(lambda: len(headers(etcd)) < 8, within_s=75)
+    assert await until(lambda: not headers(etcd)) < settings.collect_every_s / 2
+    assert len(within(etcd, keys.TXN_OUTCOME)) == 2
+    await check_outcomes(process, decided)
+    await process.close()
+
+
+@virtual_time
 async def test_what_others_refuse_again_and_again_by_raising_the_horizon_is_collected_in_the_next_round() -> None:
     """Coordinators of other ids collect at the same time: a few refusals in a row are no reason to forget headers."""
     etcd = fresh_etcd()
@@ -174,6 +193,7 @@ async def test_what_was_set_aside_goes_back_in_line_in_turns_and_not_to_an_id_th
         process.coordinator._lost(0)
         await retrying
     assert process.coordinator.statistics().stuck == 0
+    assert collector._tries == {}, "taken again, they are tried soon"
     await process.close()
 
 
