@@ -4,24 +4,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from coordinator_v5.background.collector import NAMED_WRITERS_AT_ONCE
+from coordinator_v5.background.collector import NAMED_WRITERS_AT_ONCE, TRIED_AT_ONCE
 from coordinator_v5.settings import CoordinatorSettings
 from coordinator_v5.transactions import Seen
 from tests.coordinator_v5.decided import check_outcomes, run_transactions
-from tests.coordinator_v5.processes import SEGMENT, Process, fresh_etcd, headers, within
+from tests.coordinator_v5.processes import ONE_TCID, SEGMENT, Process, fresh_etcd, headers, within
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.etcd.wire import CommitEncoder
-from txnstore.records import ABORTED, REASON_LOST, GcHorizon
+from txnstore.records import ABORTED, COMMITTED, REASON_LOST, GcHorizon
 from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitVerdict, Delete, Put, RangeResult
 from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
+from txnwire.turns import turns_divided_by
 
 
 @virtual_time
@@ -50,6 +52,39 @@ async def test_e5_ops_of_every_second_transaction_hold_back_none_of_the_others()
     assert {keys.txn_of(record.key) for record in headers(etcd)} == set(held)
     assert aside.keys() == held.keys()
     await check_outcomes(process, decided)
+    await process.close()
+
+
+@virtual_time
+async def test_e5_a_page_full_of_one_transaction_s_ops_hides_no_op_of_another_behind_it() -> None:
+    """Dies if only the first page of ops is looked at: those around the second one would never be collected."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", dataclasses.replace(ONE_TCID, keys_at_once=2)).start()
+    epoch = await process.own()
+    before, long, short, behind = [(await process.coordinator.begin(0)).txn_id for _ in range(4)]
+    for counter, txn_id in enumerate((long, long, long, short)):
+        assert await process.write(txn_id, epoch=epoch, counter=counter)
+    for txn_id in (before, long, short, behind):
+        await process.coordinator.end(txn_id, commit=True)
+    await until(lambda: [keys.txn_of(record.key) for record in headers(etcd)] == [long, short], within_s=75)
+    await check_outcomes(process, {before: COMMITTED, behind: COMMITTED})
+    await process.close()
+
+
+@virtual_time
+async def test_all_that_are_set_aside_are_tried_again_in_one_round_in_however_many_turns() -> None:
+    etcd = fresh_etcd()
+    settings = dataclasses.replace(ONE_TCID, collect_every_s=10.0)
+    with turns_divided_by(TRIED_AT_ONCE):  # one at once
+        process = await Process(etcd, "one", settings).start()
+    epoch = await process.own()
+    for counter in range(3):
+        held = (await process.coordinator.begin(0)).txn_id
+        assert await process.write(held, epoch=epoch, counter=counter)
+        await process.coordinator.end(held, commit=True)
+    await until(lambda: process.coordinator.statistics().stuck == 3, within_s=75)
+    etcd.mvcc.commit([Commit(deletes=(Delete(keys.TXN_OP, keys.prefix_end(keys.TXN_OP)),))])
+    assert await until(lambda: not headers(etcd)) < 1.5 * settings.collect_every_s
     await process.close()
 
 
@@ -217,6 +252,23 @@ async def test_what_many_transactions_have_left_in_a_segment_without_an_owner_is
     await until(lambda: not headers(etcd), within_s=60 + 15)
     assert within(etcd, keys.TXN_OP) == []
     assert process.coordinator._collector._tries == {}
+    await process.close()
+
+
+@virtual_time
+async def test_what_one_transaction_has_left_in_many_segments_is_cleared_in_one_look() -> None:
+    """Dies if a look ends behind one segment: the next comes ever later."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    left = (await process.coordinator.begin(0)).txn_id
+    segments = [f"{SEGMENT}{number}" for number in range(5)]
+    for segment in segments:
+        assert await process.write(left, segment, epoch=await process.own(segment))
+    await process.coordinator.end(left, commit=False)
+    etcd.mvcc.commit([Commit(deletes=tuple(Delete(keys.owner(segment)) for segment in segments))])
+    await until(lambda: len(within(etcd, keys.TXN_OP)) < 5, within_s=90)
+    assert await until(lambda: not headers(etcd)) < 5
+    assert all(process.record(keys.aborted(segment, left)) for segment in segments)
     await process.close()
 
 
