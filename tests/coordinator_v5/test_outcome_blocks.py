@@ -110,6 +110,33 @@ async def test_a_block_touched_in_the_future_holds_back_no_other_and_goes_in_its
 
 
 @virtual_time
+async def test_blocks_of_every_coordinator_id_expire() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", replace(SOON, tcids=3)).start()
+    for tcid in range(3):
+        await run_transactions(process, 1, tcid=tcid)
+    await until(lambda: not headers(etcd))
+    assert len(within(etcd, keys.TXN_OUTCOME)) == 3
+    process.clock.step_ms = 700_000
+    await until(lambda: not within(etcd, keys.TXN_OUTCOME), within_s=60)
+    await process.close()
+
+
+@virtual_time
+async def test_all_blocks_touched_in_the_future_go_in_one_round_once_it_is_their_time() -> None:
+    etcd = fresh_etcd()
+    for name in ("one", "two", "three"):
+        process = await Process(etcd, name, OWN_BLOCKS).start()
+        process.clock.step_ms = 520 * WEEK_MS
+        await decided(process, etcd)
+        await process.close()
+    process = await Process(etcd, "four", OWN_BLOCKS).start()
+    await until(lambda: len(within(etcd, keys.TXN_OUTCOME)) < 3, within_s=700)
+    assert await until(lambda: not within(etcd, keys.TXN_OUTCOME)) < OWN_BLOCKS.housekeeping_every_s / 2
+    await process.close()
+
+
+@virtual_time
 async def test_a_block_touched_in_the_future_holds_back_no_other() -> None:
     etcd = fresh_etcd()
     process, ahead, _ = await decided_ahead_and_later(etcd)

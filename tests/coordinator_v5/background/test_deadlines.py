@@ -48,6 +48,17 @@ async def test_d6_a_transaction_is_aborted_within_a_second_and_a_half_of_its_dea
 
 
 @virtual_time
+async def test_d6_deadlines_of_every_coordinator_id_are_met_in_time() -> None:
+    """Dies if each round serves one of them."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", CoordinatorSettings(tcids=16)).start()
+    for tcid in range(16):
+        await process.coordinator.begin(tcid, timeout_ms=1_000)
+    assert await until(lambda: not open_headers(etcd)) <= 2.5
+    await process.close()
+
+
+@virtual_time
 async def test_d6_an_abort_at_the_deadline_that_a_full_etcd_refuses_is_tried_again() -> None:
     """Its client is there and asks for nothing: readers would wait behind it for ever."""
     etcd = fresh_etcd()

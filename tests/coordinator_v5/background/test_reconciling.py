@@ -15,16 +15,16 @@ from txnstore.store import Commit, Put
 from txnstore.writes.transitions import decide
 from txnwire.ids import TxnId
 
-PAGES = replace(ONE_TCID, headers_at_once=2, reconcile_every_s=5.0, housekeeping_every_s=5.0)
+PAGES = replace(ONE_TCID, tcids=2, headers_at_once=2, reconcile_every_s=5.0, housekeeping_every_s=5.0)
 
 
 @pytest.mark.parametrize("unreadable", [False, True])
 @virtual_time
 async def test_d3_all_that_others_have_ended_is_found_whatever_stands_among_it(unreadable: bool) -> None:
-    """Dies if only the first page, or only what stands before a header that cannot be read, counts as ended."""
+    """Dies if only one coordinator id, only its first page, or only what stands before an unreadable header, counts."""
     etcd = fresh_etcd()
     process = await Process(etcd, "one", PAGES).start()
-    begun = [(await process.coordinator.begin(0, timeout_ms=600_000)).txn_id for _ in range(9)]
+    begun = [(await process.coordinator.begin(n % 2, timeout_ms=600_000)).txn_id for n in range(9)]
     await until(lambda: len(within(etcd, keys.TXN_BY_DEADLINE)) == 9)
     for txn_id in begun:
         header = await process.header(txn_id)

@@ -17,6 +17,7 @@ from txnstore.records import ABORTED, COMMITTED, OPEN, REASON_SESSION, REASON_TI
 from txnstore.store import Commit, Delete, KeyValue, Put
 from txnwire.errors import NotOwner, TxnError
 from txnwire.ids import TxnId
+from txnwire.turns import turns_divided_by
 
 FOUR = CoordinatorSettings(tcids=4, mark_every_s=0.5)
 
@@ -31,7 +32,7 @@ async def take_over(etcd: MemoryEtcd, dead: Process, settings: CoordinatorSettin
 @pytest.mark.parametrize("at_once", [FOUR.headers_at_once, 2, 1])
 @virtual_time
 async def test_d4_a_successor_finds_every_open_transaction_and_ends_it(at_once: int) -> None:
-    """Old ones by their deadline keys, young ones above the mark; in however many pages."""
+    """Old ones by their deadline keys, young ones above the mark; in however many pages and turns."""
     etcd = fresh_etcd()
     one = await Process(etcd, "one", FOUR).start()
     old = [(await one.coordinator.begin(n % 4, timeout_ms=200_000)).txn_id for n in range(12)]
@@ -40,7 +41,8 @@ async def test_d4_a_successor_finds_every_open_transaction_and_ends_it(at_once: 
     decided = (await one.coordinator.begin(0)).txn_id
     await one.coordinator.end(decided, commit=True)
     paged = replace(FOUR, headers_at_once=at_once, keys_at_once=at_once)
-    two = await take_over(etcd, one, paged)
+    with turns_divided_by(1000):  # one at once
+        two = await take_over(etcd, one, paged)
     assert two.coordinator.statistics().open == 24
     connection = Connection("a")
     await two.coordinator.announce(connection, [*old, *young])
@@ -244,7 +246,7 @@ async def test_a_successor_collects_what_its_predecessors_left_decided() -> None
     for at, txn_id in enumerate(ids):
         await one.coordinator.end(txn_id, commit=at % 3 != 0)
     await asyncio.sleep(2)
-    two = await take_over(etcd, one, FOUR)
+    two = await take_over(etcd, one, replace(FOUR, headers_at_once=3))  # pages
     assert len(headers(etcd)) == 40
     assert 59 < await until(lambda: not headers(etcd), within_s=300.0) < 70
     for at, txn_id in enumerate(ids):
