@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from coordinator_v5.settings import CoordinatorSettings
 from tests.coordinator_v5.processes import LOST_BEFORE, Connection, Process, fresh_etcd, headers
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
+from txnstore import keys
+from txnstore.memory.memory_etcd import MemoryEtcd
+from txnstore.memory.memory_store import Fate
 from txnstore.records import COMMITTED
-from txnstore.store import Commit, CommitVerdict
-from txnwire.errors import Timeout
+from txnstore.store import Commit, CommitVerdict, Delete
+from txnwire.errors import NotOwner, StoreFull, Timeout, TxnError
+from txnwire.ids import TxnId
 
 WRITERS = ("00000000000000a1", "00000000000000a2")
 
@@ -53,6 +58,45 @@ async def test_d1_a_named_commit_made_and_collected_between_read_and_write_is_an
     assert (decision.state, decision.writers) == (COMMITTED, WRITERS)
     await one.close()
     await two.close()
+
+
+def fill(etcd: MemoryEtcd, _: TxnId) -> None:
+    etcd.quota_bytes = 1
+
+
+def lose_header(etcd: MemoryEtcd, txn_id: TxnId) -> None:
+    etcd.mvcc.commit([Commit(deletes=(Delete(keys.txn(txn_id)),))])
+
+
+@pytest.mark.parametrize(("spoil", "error"), [(fill, StoreFull), (lose_header, NotOwner)])
+@virtual_time
+async def test_d1_each_of_several_requests_for_one_end_is_told_that_it_cannot_be_made(
+    spoil: Callable[[MemoryEtcd, TxnId], None], error: type[TxnError]
+) -> None:
+    """The first of them is on its way for all."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    txn_id = (await process.coordinator.begin(0)).txn_id
+    spoil(etcd, txn_id)
+    ends = asyncio.gather(*(process.coordinator.end(txn_id, commit=True) for _ in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in await asyncio.wait_for(ends, 5)] == [error] * 3
+    await process.close()
+
+
+@virtual_time
+async def test_the_numbers_are_those_of_all_coordinator_ids() -> None:
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(tcids=3, swept_at_once=1)
+    process = await Process(etcd, "one", settings).start()
+    for number in range(6):
+        ended = await process.coordinator.begin(number % 3)
+        await process.coordinator.end(ended.txn_id, commit=True)
+        await process.coordinator.begin(number % 3, timeout_ms=1_000)
+    assert (process.coordinator.statistics().open, process.coordinator.statistics().retained) == (6, 6)
+    process.fates.script = [Fate(arrive_s=5.0, answer_s=0.0)] * 100
+    await asyncio.sleep(2.0)  # the first abort is on its way, five are due
+    assert (process.coordinator.statistics().sweeping, process.coordinator.statistics().overdue) == (1, 6)
+    await process.close()
 
 
 @virtual_time

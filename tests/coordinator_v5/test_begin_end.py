@@ -282,12 +282,17 @@ async def test_d7_the_same_attempt_repeated_gets_the_same_answer() -> None:
 async def test_a_begin_that_the_store_never_answers_is_told_so_and_leaves_nothing_open(
     lease_ttl_s: float, error: type[TxnError]
 ) -> None:
+    """Each of many, and each repetition, in time."""
     etcd = fresh_etcd()
     process = await Process(etcd, "one", CoordinatorSettings(tcids=1, lease_ttl_s=lease_ttl_s)).start()
     await asyncio.sleep(1)
     etcd.pause()
-    with pytest.raises(error):
-        await process.coordinator.begin(0, connection=Connection("a"))
+    attempts = [*(bytes([number]) * 8 for number in range(20)), *[b"repeated"] * 3]
+    begins = (process.coordinator.begin(0, attempt=attempt, connection=Connection("a")) for attempt in attempts)
+    answering = asyncio.wait_for(asyncio.gather(*begins, return_exceptions=True), 30)
+    answers, took = await _timed(answering)
+    assert [type(answer) for answer in answers] == [error] * len(attempts)
+    assert took < CoordinatorSettings().answer_s + 1.5
     etcd.resume()
     await asyncio.sleep(30)
     assert open_headers(etcd) == []
@@ -298,12 +303,15 @@ async def test_a_begin_that_the_store_never_answers_is_told_so_and_leaves_nothin
 async def test_an_end_that_the_store_never_answers_is_told_so_and_decided_all_the_same() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one").start()
-    begun = await process.coordinator.begin(0)
+    begun = [(await process.coordinator.begin(0)).txn_id for _ in range(20)]
     etcd.pause()
-    with pytest.raises(Timeout):
-        await process.coordinator.end(begun.txn_id, commit=True)
+    ends = (process.coordinator.end(txn_id, commit=True) for txn_id in begun)
+    answers, took = await _timed(asyncio.gather(*ends, return_exceptions=True))
+    assert [type(answer) for answer in answers] == [Timeout] * len(begun)
+    assert took < CoordinatorSettings().answer_s + 1.5
     etcd.resume()
-    assert (await process.coordinator.end(begun.txn_id, commit=True)).state == COMMITTED
+    for txn_id in begun:
+        assert (await process.coordinator.end(txn_id, commit=True)).state == COMMITTED
     await process.close()
 
 

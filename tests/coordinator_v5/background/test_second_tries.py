@@ -194,9 +194,10 @@ async def test_ids_that_a_full_etcd_refuses_are_asked_for_again() -> None:
     process = await Process(etcd, "one", CoordinatorSettings(tcids=1, id_block=2)).start()
     await asyncio.sleep(1.0)
     fill(etcd)
-    for _ in range(5):
-        with pytest.raises(StoreFull):
-            await process.coordinator.begin(0)
+    for at_once in (1, 1, 1, 1, 1, 5):
+        begins = (process.coordinator.begin(0) for _ in range(at_once))
+        answers = await asyncio.gather(*begins, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [StoreFull] * at_once
     with pytest.raises(StoreFull):
         await process.coordinator.begin_named(0, name="job")
     make_room(etcd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED, OPEN, NameCounts, TxnName
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, CommitVerdict, Put
 from txnstore.writes.name_transitions import Keep
 from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, TxnNotFound
 from txnwire.ids import TxnId
@@ -122,8 +123,29 @@ async def test_a_name_that_is_begun_again_while_it_is_looked_at_stays() -> None:
 
 
 @virtual_time
+async def test_a_name_whose_record_changes_as_it_is_deleted_is_looked_at_again() -> None:
+    """Its collection writes the outcome into it: whoever deletes it would have to ask once more."""
+    process = await Process(fresh_etcd(), "one", QUICK).start()
+    await ended(process, "a/1")
+    write, changed = process.store.commit, list[bytes]()
+
+    async def changed_meanwhile(commit: Commit, **options: Any) -> CommitVerdict:
+        if commit.deletes and not changed:
+            (record,) = within(process.etcd, keys.TXN_NAME)
+            process.etcd.mvcc.commit([Commit(puts=(Put(record.key, record.value),))])
+            changed.append(record.key)
+        return await write(commit, **options)
+
+    process.store.commit = changed_meanwhile  # type: ignore[method-assign]
+    assert await kept_names.delete_name(process.store, "a/1") == Deleted(deleted=1)
+    assert changed
+    await process.close()
+
+
+@virtual_time
 async def test_the_newest_commit_of_a_prefix_stays_if_its_begin_asked_for_it() -> None:
     process = await Process(fresh_etcd(), "one", QUICK).start()
+    process.etcd.pages_divided_by = kept_names.PAGE  # one at once
     for number in range(3):
         await ended(process, f"job/{number}", NEWEST)
     await ended(process, "job/9", NEWEST, commit=False)
@@ -139,6 +161,7 @@ async def test_the_newest_commit_of_a_prefix_stays_if_its_begin_asked_for_it() -
 @virtual_time
 async def test_many_names_go_over_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_names, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(kept_names, "AT_ONCE", 1)
     process = await Process(fresh_etcd(), "one", QUICK).start()
     process.etcd.pages_divided_by = 500
     for number in range(7):
@@ -173,6 +196,7 @@ async def test_over_several_requests_each_name_is_told_of_once(monkeypatch: pyte
 @virtual_time
 async def test_a_listing_tells_how_each_ended_and_is_not_spoilt_by_one_record() -> None:
     process = await Process(fresh_etcd(), "one", QUICK).start()
+    process.etcd.pages_divided_by = kept_names.PAGE // 2  # two at once
     await ended(process, "orders/1", Keep(120_000))
     await collected(process)
     await begin(process, "orders/2")
