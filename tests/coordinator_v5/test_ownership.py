@@ -19,6 +19,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate, MemoryStore
 from txnstore.records import RegistrationRecord
 from txnstore.store import Commit, Delete, Event, EventKind, KeyValue, Put, WatchBatch
+from txnwire.errors import StoreUnavailable
 
 ME = RegistrationRecord(id="one", address="one:1")
 OTHER = RegistrationRecord(id="two", address="two:1")
@@ -110,7 +111,7 @@ async def test_an_id_that_was_taken_anew_under_its_name_is_lost(resync: bool) ->
 async def test_an_id_that_is_given_up_is_acted_for_no_more_before_it_is_free() -> None:
     """▲ Else a begin of it may be on its way that its next owner knows nothing of."""
     etcd = fresh_etcd()
-    async with holding(etcd) as held:
+    async with holding(etcd, tcids=4) as held:
         stood: list[bool] = []
         tell = held.ownership._on_lost
 
@@ -120,8 +121,8 @@ async def test_an_id_that_is_given_up_is_acted_for_no_more_before_it_is_free() -
 
         held.ownership._on_lost = lost
         etcd.mvcc.commit([Commit(puts=(Put(keys.tc_member("two"), records.encode(OTHER)),))])
-        await until(lambda: len(held.mine) == 1)
-        assert stood == [True]
+        await until(lambda: len(held.mine) == 2)
+        assert stood == [True, True]
 
 
 @virtual_time
@@ -199,6 +200,67 @@ async def test_an_id_on_another_lease_of_its_name_is_not_given_up() -> None:
         record = etcd.mvcc.get(keys.tc(0))
         assert record is not None
         assert record.lease == lease
+
+
+@virtual_time
+async def test_every_lease_that_a_predecessor_has_left_under_its_name_is_ended() -> None:
+    """Or it would wait for the second one as long as that lease lasts."""
+    etcd = fresh_etcd()
+    leases = [etcd.grant(3600)[0] for _ in range(2)]
+    for tcid, lease in enumerate(leases):
+        etcd.mvcc.commit([Commit(puts=(Put(keys.tc(tcid), records.encode(ME), lease),))])
+    async with holding(etcd) as held:
+        assert sorted(held.mine) == [0, 1]
+        assert not set(leases) & set(etcd.leases())
+
+
+@virtual_time
+async def test_a_namesake_that_comes_while_a_predecessor_s_lease_cannot_be_ended_is_waited_for() -> None:
+    etcd = fresh_etcd()
+    old, came = etcd.grant(3600)[0], list[int]()
+    puts = tuple(Put(key, records.encode(ME), old) for key in (keys.tc_member(ME.id), keys.tc(0)))
+    etcd.mvcc.commit([Commit(puts=puts)])
+    store = MemoryStore(etcd, StepClock(), Random(1), name="one")
+    revoke, held = store.revoke_lease, Held(store)
+
+    async def fails_once(lease: int) -> None:
+        if not came:
+            came.append(etcd.grant(30)[0])
+            etcd.mvcc.commit([Commit(puts=(Put(keys.tc(1), records.encode(ME), came[0]),))])
+            raise StoreUnavailable("just now")
+        await revoke(lease)
+
+    store.revoke_lease = fails_once  # type: ignore[method-assign]
+    running = asyncio.ensure_future(held.ownership.run())
+    await until(lambda: held.ownership.namesake is not None, within_s=10)
+    assert came[0] in etcd.leases()
+    await until(lambda: len(held.mine) == 2)
+    assert held.ownership.namesake is None
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await held.ownership.close()
+    await store.close()
+
+
+@virtual_time
+async def test_a_defect_in_what_runs_beside_the_watch_is_raised() -> None:
+    """Whoever runs it has to stop, and to leave its ids to others."""
+    etcd = fresh_etcd()
+    store = MemoryStore(etcd, StepClock(), Random(1), name="one")
+    held = Held(store)
+    tell, running = held.ownership._on_lost, asyncio.ensure_future(held.ownership.run())
+    await until(lambda: len(held.mine) == 2)
+
+    def defect(tcid: int) -> None:
+        held.ownership._on_lost = tell
+        raise ZeroDivisionError
+
+    held.ownership._on_lost = defect
+    etcd.mvcc.commit([Commit(puts=(Put(keys.tc_member("two"), records.encode(OTHER)),))])
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(running, 30)
+    await held.ownership.close()
+    await store.close()
 
 
 @virtual_time

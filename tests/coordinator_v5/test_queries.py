@@ -138,16 +138,18 @@ async def test_e6_hanging_names_what_is_open_for_long_and_what_is_not_cleaned_up
     owned: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "PAGE_KEYS", at_once)
+    monkeypatch.setattr(queries, "PAGE_HEADERS", at_once)
     etcd = fresh_etcd()
     process = await Process(etcd, "one").start()
-    epoch = await process.own()
+    epoch, other = await process.own(), await process.own(OTHER)
     begin = process.coordinator.begin
     opened = (await begin(0, timeout_ms=600_000)).txn_id
     await process.write(opened, epoch=epoch)
     await process.write(opened, epoch=epoch, counter=2)
-    empty = (await begin(0, timeout_ms=600_000)).txn_id
+    empty = [(await begin(0, timeout_ms=600_000)).txn_id for _ in range(3)]
     decided = (await begin(0)).txn_id
     await ack(process, decided, SEGMENT, "s", epoch, 9)
+    await ack(process, decided, OTHER, "s", other, 9)
     await process.coordinator.end(decided, commit=True)
     clean = (await begin(0)).txn_id
     await process.coordinator.end(clean, commit=True)
@@ -157,13 +159,13 @@ async def test_e6_hanging_names_what_is_open_for_long_and_what_is_not_cleaned_up
     await process.coordinator.end(late, commit=True)  # its owner has had no time yet
     await process.write((await begin(0)).txn_id, epoch=epoch, counter=10)
     if not owned:
-        etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)),))])
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.owner(SEGMENT)), Delete(keys.owner(OTHER))))])
     now_ms = process.clock.wall_ms()
     found = await queries.hanging(process.store, now_ms=now_ms, older_than_ms=10_000)
-    assert [one.record.txn_id for one in found] == [opened, empty, decided]
-    assert [one.writes for one in found] == [{SEGMENT: 2}, {}, {}]
-    assert [one.acks for one in found] == [{}, {}, {(SEGMENT, "s"): 1}]
-    assert [one.ownerless for one in found] == [() if owned else (SEGMENT,), (), () if owned else (SEGMENT,)]
+    assert [one.record.txn_id for one in found] == [opened, *empty, decided]
+    assert [one.writes for one in found] == [{SEGMENT: 2}, {}, {}, {}, {}]
+    assert [one.acks for one in found] == [{}, {}, {}, {}, {(SEGMENT, "s"): 1, (OTHER, "s"): 1}]
+    assert (found[0].ownerless, found[-1].ownerless) == (((), ()) if owned else ((SEGMENT,), (SEGMENT, OTHER)))
     assert len(await queries.hanging(process.store, now_ms=now_ms, older_than_ms=10_000, limit=1)) == 1
     await process.close()
 
