@@ -111,13 +111,20 @@ async def test_what_is_lost_behind_its_part_of_the_list_need_not_be_announced_ag
     assert here.vanished == []
 
 
-async def test_what_a_list_no_longer_names_is_not_waited_for() -> None:
+@pytest.mark.parametrize("parts", [ANNOUNCED_AT_ONCE, 1])
+@pytest.mark.parametrize("loaded", [False, True])
+async def test_what_a_list_no_longer_names_is_not_waited_for(loaded: bool, parts: int) -> None:
     here = Here()
-    await here.announce(Connection("a"), IDS)
-    await here.announce(Connection("a"), IDS[2:])
-    here.load(0)
-    here.load(1)
-    assert here.vanished == IDS[:2]
+    with turns_divided_by(parts):
+        if loaded:
+            here.load(0)
+            here.load(1)
+        await here.announce(Connection("a"), IDS)
+        await here.announce(Connection("a"), IDS[4:])
+        if not loaded:
+            here.load(0)
+            here.load(1)
+    assert here.vanished == IDS[:4]
 
 
 async def test_a_newer_list_ends_one_that_is_worked_on() -> None:

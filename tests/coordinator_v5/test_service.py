@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from coordinator_v5.service import CoordinatorService
+from coordinator_v5.sessions import ANNOUNCED_AT_ONCE
 from tests.coordinator_v5.processes import Process, fresh_etcd, headers, open_headers
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import virtual_time
@@ -31,6 +32,7 @@ from txnwire.ports import Connection
 from txnwire.proto import txn_pb2 as pb
 from txnwire.transport.calls import Caller
 from txnwire.transport.serving import serve_connection
+from txnwire.turns import turns_divided_by
 
 SESSION = b"s" * 16
 
@@ -228,22 +230,24 @@ async def test_d7_a_begin_repeated_on_a_new_connection_gets_the_same_transaction
         assert open_headers(etcd) == [txn_id]
 
 
+@pytest.mark.parametrize("turns", [1, ANNOUNCED_AT_ONCE])
 @virtual_time
-async def test_a_client_whose_connection_ends_loses_its_transactions_unless_it_announces_them() -> None:
-    async with served() as (etcd, _, connect):
-        first = await connect()
-        kept, lost = await first.begin(timeout_ms=300_000), await first.begin(timeout_ms=300_000)
-        await first.caller.close()
-        await asyncio.sleep(5)
-        second = await connect()
-        bits = pb.TxnIdBits(txnid_most_bits=kept.most_bits, txnid_least_bits=kept.least_bits)
-        await second.caller.call(pb.Command(announce_session=pb.AnnounceSession(open=[bits])))
-        await until(lambda: len(open_headers(etcd)) == 1, within_s=12)
-        await asyncio.sleep(30)
-        assert open_headers(etcd) == [kept]
-        assert kept != lost
-        await second.caller.close()
-        assert 10 <= await until(lambda: not open_headers(etcd)) < 11.5
+async def test_a_client_whose_connection_ends_loses_its_transactions_unless_it_announces_them(turns: int) -> None:
+    with turns_divided_by(turns):
+        async with served() as (etcd, _, connect):
+            first = await connect()
+            kept = [await first.begin(timeout_ms=300_000) for _ in range(3)]
+            lost = [await first.begin(timeout_ms=300_000) for _ in range(3)]
+            await first.caller.close()
+            await asyncio.sleep(5)
+            second = await connect()
+            bits = [pb.TxnIdBits(txnid_most_bits=one.most_bits, txnid_least_bits=one.least_bits) for one in kept]
+            await second.caller.call(pb.Command(announce_session=pb.AnnounceSession(open=bits)))
+            await until(lambda: not set(lost) & set(open_headers(etcd)), within_s=12)
+            await asyncio.sleep(30)
+            assert open_headers(etcd) == kept
+            await second.caller.close()
+            assert 10 <= await until(lambda: not open_headers(etcd)) < 11.5
 
 
 @pytest.mark.parametrize("owner", ["one", "another"])

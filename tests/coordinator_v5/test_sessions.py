@@ -39,6 +39,20 @@ async def test_a_vanished_client_s_transactions_are_aborted_after_the_grace() ->
 
 
 @virtual_time
+async def test_all_that_clients_have_open_that_vanish_together_is_aborted_in_time() -> None:
+    """Dies if each sweep looks at one of them, or at one transaction of each."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    connections = [Connection(f"client-{number}") for number in range(10)]
+    for connection in connections * 10:
+        await process.coordinator.begin(0, connection=connection)
+    for connection in connections:
+        process.coordinator.disconnected(connection)
+    assert await until(lambda: not open_headers(etcd)) < 11.5
+    await process.close()
+
+
+@virtual_time
 async def test_a_client_that_comes_back_in_time_keeps_its_transactions() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one").start()

@@ -371,10 +371,14 @@ async def test_stale_deadline_keys_are_swept_and_live_ones_kept(off_ms: int) -> 
 async def test_the_deadline_heap_does_not_grow_with_what_has_ended() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one").start()
+    left = [(await process.coordinator.begin(0, timeout_ms=60_000)).txn_id for _ in range(3)]
+    await asyncio.sleep(2)
     for _ in range(1500):
         begun = await process.coordinator.begin(0, timeout_ms=1_500)
         await process.coordinator.end(begun.txn_id, commit=True)
     assert len(process.coordinator._state.tcids[0]._deadlines) <= 1100
+    assert open_headers(etcd) == left
+    await until(lambda: not open_headers(etcd), "those that were open meanwhile", within_s=62)
     await process.close()
 
 
