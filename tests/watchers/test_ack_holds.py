@@ -115,6 +115,13 @@ def test_p8_a_cumulative_ack_that_ends_inside_an_entry_is_kept_off_by_no_ack_of_
     assert holds.other_up_to(other, ack_position(PLACES[2], MESSAGES, 0b001)) == (place, TXN)
 
 
+def test_p3_a_cumulative_ack_is_kept_off_by_what_another_holds_behind_its_own() -> None:
+    holds, other = AckHolds(), TxnId(0, 2)
+    for txn_id, place in ((other, PLACES[0]), (TXN, PLACES[1]), (other, PLACES[3])):
+        holds.add(Reservation(txn_id, 0, (ack_position(place, MESSAGES, WHOLE),), cumulative=False))
+    assert holds.other_up_to(other, ack_position(PLACES[2], MESSAGES, WHOLE)) == (PLACES[1], TXN)
+
+
 def test_a_cumulative_ack_over_the_ends_of_a_block_and_a_ledger_acks_all_behind_what_is_held() -> None:
     held, *behind = [Position(1, EDGE), Position(1, EDGE + 1), Position(1, EDGE + 2), Position(2, 0)]
     cursor = Cursor(LedgerLengths({1: BLOCK_ENTRIES + 1, 2: 2}), Position(1, EDGE - 1))

@@ -34,15 +34,25 @@ def test_op_record_gives_back_what_was_acked(named: list[AckPosition], cumulativ
     assert acks.from_op(KEY, stored) == AckOp(KEY, TxnId(1, 7), writer, cumulative, tuple(named))
 
 
-@given(positions())
-def test_wire_form_gives_back_what_was_acked(ack: AckPosition) -> None:
-    sent = pb.AckPosition(
-        ledger_id=ack.position.ledger_id,
-        entry_id=ack.position.entry_id,
-        indexes=acks.bitmap_bytes(ack.indexes),
-        count=ack.messages,
-    )
-    assert acks.from_wire([sent]) == (ack,)
+@given(st.lists(positions(), max_size=3))
+def test_wire_form_gives_back_what_was_acked(named: list[AckPosition]) -> None:
+    sent = [
+        pb.AckPosition(
+            ledger_id=ack.position.ledger_id,
+            entry_id=ack.position.entry_id,
+            indexes=acks.bitmap_bytes(ack.indexes),
+            count=ack.messages,
+        )
+        for ack in named
+    ]
+    assert acks.from_wire(sent) == tuple(named)
+
+
+def test_an_ack_of_more_positions_than_one_record_holds_is_refused() -> None:
+    named = [AckPosition(Position(1, entry_id), 1) for entry_id in range(20_000)]
+    acks.check_op_size(named[:10_000])
+    with pytest.raises(InvalidArgument, match="send several"):
+        acks.check_op_size(named)
 
 
 def test_op_record_reads_as_it_stands() -> None:

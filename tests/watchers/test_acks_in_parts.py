@@ -133,14 +133,21 @@ def test_cumulative_acks_release_nothing_before_the_last_of_them_is_gone(pending
 
 
 def test_within_one_part_each_writer_s_acks_count_or_not_for_themselves() -> None:
-    cursor = Cursor(LedgerLengths({1: 10}), EARLIEST)
+    cursor = Cursor(LedgerLengths({1: 20}), EARLIEST)
     pending = PendingAcks("s", "sub", cursor)
-    for entry_id, writer in enumerate((COUNTS, LOSES, LOSES, COUNTS), start=1):
-        acked(pending, A, whole(entry_id), writer)
-    with turns_divided_by(APPLIED_AT_ONCE // 2):  # two in each part
+    writers = (COUNTS, LOSES, LOSES, COUNTS, COUNTS, COUNTS)
+    named: dict[int, list[AckPosition]] = {COUNTS: [], LOSES: []}
+    for number, writer in enumerate(writers):
+        both = (whole(1 + 2 * number), whole(2 + 2 * number))
+        pending.confirmed(pending.reserve(A, writer, both, cumulative=False))
+        named[writer] += both
+    with turns_divided_by(APPLIED_AT_ONCE // 8):  # four in each part
         assert pending.decided(Decision(A, True, 5, frozenset({COUNTS}))) is None
-        *_, last = parts(pending)
+        *before, last = parts(pending)
     assert last.whole is not None
-    assert last.whole.acked == (whole(1), whole(4))
-    assert last.whole.released == (whole(2), whole(3))
-    assert [cursor.acked(Position(1, n)) == WHOLE for n in (1, 2, 3, 4)] == [True, False, False, True]
+    assert last.whole.acked == tuple(named[COUNTS])
+    assert last.whole.released == tuple(named[LOSES])
+    assert [ack for part in before for ack in part.acked] == named[COUNTS]
+    assert [ack for part in before for ack in part.released] == named[LOSES]
+    assert [ack for ack in named[COUNTS] + named[LOSES] if cursor.acked(ack.position) == WHOLE] == named[COUNTS]
+    assert pending.statistics().positions == 0

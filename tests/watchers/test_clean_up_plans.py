@@ -106,6 +106,7 @@ def test_batches_stay_within_what_a_commit_may_hold_and_lose_nothing() -> None:
         assert writes.target.settle(plan, done(), now_s)
     assert cleaned == TXNS[:200]
     assert writes.target.backlog == 0
+    assert writes.target._recorded == {}, "a record is remembered until the op has gone"
 
 
 def test_records_of_many_losers_are_all_durable_before_the_ops_go() -> None:
@@ -118,13 +119,16 @@ def test_records_of_many_losers_are_all_durable_before_the_ops_go() -> None:
     deleted: list[Delete] = []
     while (plan := writes.target.plan(100.0)) is not None:
         assert ops(plan.commit) <= MAX_COMMIT_OPS
-        written.update((put.key, None) for put in plan.commit.puts)
+        records_put = {put.key: None for put in plan.commit.puts if put.key != WATERMARK}
+        assert not records_put.keys() & written.keys(), "one that stands would lose its compare"
+        written |= records_put
         deleted += plan.commit.deletes
         if op_deletes(TXNS[1])[0] in plan.commit.deletes:
             losers = [keys.aborted(SEGMENT, TXNS[1], writer) for writer in range(1, 301) if writer != 7]
             assert all(key in written for key in losers)
         assert writes.target.settle(plan, done(), 100.0)
     assert deleted == [delete for txn_id in TXNS[:3] for delete in op_deletes(txn_id)]
+    assert writes.target._recorded == {}
 
 
 def test_watermark_travels_along_at_most_once_a_second() -> None:
@@ -187,18 +191,21 @@ def test_lost_compare_takes_over_what_stands_and_plans_again() -> None:
     writes = Writes()
     writes.ended(TXNS[0], commit=False)
     writes.ended(TXNS[1])
+    writes.ended(TXNS[2], commit=False)
     plan = writes.target.plan(100.0)
     assert plan is not None
     stands = KeyValue(WATERMARK, records.encode(Watermark(position=(1, 40))), 1, 7, 7)
-    record = KeyValue(keys.aborted(SEGMENT, TXNS[0]), b'{"v":1,"max_position":null}', 1, 6, 6)
-    by_key = {WATERMARK: (stands,), record.key: (record,)}
+    by_key = {WATERMARK: (stands,)}
+    for txn_id in (TXNS[0], TXNS[2]):
+        record = KeyValue(keys.aborted(SEGMENT, txn_id), b'{"v":1,"max_position":null}', 1, 6, 6)
+        by_key[record.key] = (record,)
     reads = ((OWNER,), *(by_key.get(put.key, ()) for put in plan.commit.puts))
     assert not writes.target.settle(plan, CommitVerdict(False, 70, reads), 100.0)
-    assert writes.buffer.clean_up_backlog == 2
+    assert writes.buffer.clean_up_backlog == 3
     plan = writes.target.plan(100.0)
     assert plan is not None
     assert plan.commit.puts == ()
-    assert plan.commit.deletes == (*op_deletes(TXNS[0]), *op_deletes(TXNS[1]))
+    assert plan.commit.deletes == tuple(delete for txn_id in TXNS[:3] for delete in op_deletes(txn_id))
     assert writes.target.settle(plan, done(), 100.0)
     assert writes.target.backlog == 0
 

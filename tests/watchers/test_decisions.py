@@ -141,6 +141,22 @@ async def test_to_leave_costs_what_one_holds_and_not_what_the_others_do(memory_s
     assert watch.statistics().held == 10_000
 
 
+async def test_each_holder_is_told_while_another_loads(memory_store: MemoryStore) -> None:
+    """What is kept for whoever loads is told to those who serve, all of them, at once."""
+    watch = DecisionWatch(memory_store, SystemClock(), NEVER)
+    await watch.start()
+    several = [Notes() for _ in range(3)]
+    memberships = [watch.join(notes) for notes in several]
+    for membership in memberships[:2]:
+        await membership.loaded([A])
+    await begin(memory_store, A)
+    await watch.wait_followed(await end(memory_store, A), timeout_s=10)
+    assert [notes.told for notes in several] == [[A], [A], []]
+    await memberships[2].loaded([A])
+    assert several[2].told == [A]
+    await watch.close()
+
+
 async def test_who_has_dropped_or_left_is_told_nothing(any_store: MetadataStore, watch: DecisionWatch) -> None:
     notes, gone = Notes(), Notes()
     staying, leaving = watch.join(notes), watch.join(gone)
@@ -186,15 +202,15 @@ async def test_absent_header_of_a_held_transaction_is_never_a_decision(memory_st
     """▲ Still held, and its participant is asked to check that it is the owner."""
     watch = DecisionWatch(memory_store, SystemClock(), OFTEN)
     await watch.start()
-    notes = Notes()
-    membership = watch.join(notes)
-    await membership.loaded([A])
-    await until(lambda: len(notes.absent) >= 2)
-    assert notes.decisions == []
+    several = [Notes() for _ in range(2)]
+    for notes in several:
+        await watch.join(notes).loaded([A])
+    await until(lambda: all(len(notes.absent) >= 2 for notes in several))
+    assert [notes.decisions for notes in several] == [[], []]
     assert watch.statistics().held == 1
     await begin(memory_store, A)
     await end(memory_store, A)
-    await until(lambda: notes.told == [A])
+    await until(lambda: all(notes.told == [A] for notes in several))
     await watch.close()
 
 
@@ -258,8 +274,9 @@ async def test_unreadable_header_is_reported_and_stays_held(memory_store: Memory
     watch = DecisionWatch(memory_store, SystemClock(), NEVER)
     await watch.start()
     notes = Notes()
-    membership = watch.join(notes)
+    membership, other = watch.join(notes), watch.join(Notes())
     await membership.loaded([A, B])
+    await other.loaded([A])
     with capture_logs() as logs:
         for value in (b"x", unreadable):
             await memory_store.commit(Commit(puts=(Put(keys.txn(A), value),)))
@@ -269,7 +286,9 @@ async def test_unreadable_header_is_reported_and_stays_held(memory_store: Memory
     assert watch.statistics().held == 1
     assert [entry["event"] for entry in logs] == ["header_unreadable"]
     membership.leave()
-    assert watch.statistics().held == 0, "its participant has left, and nobody waits for it any more"
+    assert watch.statistics().held == 1
+    other.leave()
+    assert watch.statistics().held == 0, "its participants have left, and nobody waits for it any more"
     await watch.close()
 
 

@@ -77,6 +77,15 @@ def test_whoever_leaves_lets_go_of_what_was_kept_for_it(expected: bool) -> None:
     assert (len(early), bool(early)) == (0, False)
 
 
+def test_a_decision_that_several_segments_expect_is_kept_for_each() -> None:
+    early = EarlyDecisions()
+    for who in ("a", "b", "c"):
+        early.begin(who)
+        early.expect(who, keys("one", "open"))
+    early.note(header("one"))
+    assert [early.take(who) for who in ("a", "b", "c")] == [[header("one")]] * 3
+
+
 def test_the_newest_record_of_a_header_counts() -> None:
     early = EarlyDecisions()
     early.begin("a")

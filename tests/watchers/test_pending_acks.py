@@ -17,9 +17,10 @@ W1, W2 = 0x11, 0x22
 
 def test_p1_ack_hides_abort_redelivers_commit_sticks(pending: PendingAcks, cursor: Cursor) -> None:
     acked(pending, A, whole(0), whole(2))
-    assert [pending.skip(at(entry_id)) for entry_id in range(3)] == [WHOLE, 0, WHOLE]
-    assert pending.decided(abort(A)) == AppliedAcks(abort(A), (), (whole(0), whole(2)))
-    assert [pending.skip(at(entry_id)) for entry_id in range(3)] == [0, 0, 0]
+    acked(pending, A, whole(4))
+    assert [pending.skip(at(entry_id)) for entry_id in range(5)] == [WHOLE, 0, WHOLE, 0, WHOLE]
+    assert pending.decided(abort(A)) == AppliedAcks(abort(A), (), (whole(0), whole(2), whole(4)))
+    assert [pending.skip(at(entry_id)) for entry_id in range(5)] == [0] * 5
     acked(pending, B, whole(0), whole(2))
     assert pending.decided(commit(B)) == AppliedAcks(commit(B), (whole(0), whole(2)), ())
     assert [pending.skip(at(entry_id)) for entry_id in range(3)] == [WHOLE, 0, WHOLE]
@@ -202,6 +203,8 @@ def test_decision_waits_for_ack_ops_in_flight(pending: PendingAcks, cursor: Curs
     """▲ An op in flight may have landed before the commit: its ack counts then, and only then."""
     acked(pending, A, whole(0))
     late = reserve(pending, A, whole(1))
+    reserve(pending, B, whole(5))
+    assert pending.decided(commit(B, 9)) is None
     assert pending.decided(commit(A, 7)) is None
     assert pending.unsettled(7)
     assert not pending.unsettled(6)
@@ -302,6 +305,22 @@ def test_an_ack_that_is_refused_for_want_of_room_keeps_none_of_the_room_it_had_t
     assert cursor.statistics().blocks == 0
     acked(pending, B, part(11, 0b1), part(12, 0b1))
     acked(pending, B, whole(9000))
+
+
+@pytest.mark.parametrize("aborted", [False, True], ids=["refused", "aborted"])
+def test_messages_that_go_back_give_back_all_the_room_they_had_taken(aborted: bool) -> None:
+    cursor = Cursor(LedgerLengths({1: 40_000}), EARLIEST, max_blocks=2)
+    pending = PendingAcks(SEGMENT, "sub", cursor)
+    for _ in range(3):
+        reservation = reserve(pending, A, whole(5000), whole(9000))
+        if aborted:
+            pending.confirmed(reservation)
+            pending.decided(abort(A))
+            pending.cleaned(pending.clean_up_batch(1))
+        else:
+            pending.release(reservation)
+    assert cursor.statistics().blocks == 0
+    acked(pending, B, whole(13_000), whole(17_000))
 
 
 def test_aborted_entries_are_passed_over_beyond_the_bound() -> None:

@@ -20,8 +20,8 @@ def test_plain_ack_on_a_pending_message_is_dropped(pending: PendingAcks, cursor:
     assert not pending.ack([part(1, 0b0001)])
     assert pending.ack([part(1, 0b0011)])
     assert cursor.acked(at(1)) == 0b0010
-    assert pending.ack([whole(1)])
-    assert cursor.acked(at(1)) == 0b1110
+    assert pending.ack([whole(1), whole(3), whole(4)])
+    assert [cursor.acked(at(entry_id)) for entry_id in (1, 3, 4)] == [0b1110, WHOLE, WHOLE]
     pending.decided(abort(A))
     assert [pending.skip(at(0)), pending.skip(at(1))] == [0, 0b1110]
 
