@@ -119,17 +119,22 @@ def test_what_counts_is_applied_before_anything_is_released(pending: PendingAcks
     assert [part.released for part in found if part.released] == [(whole(2),)]
 
 
-def test_cumulative_acks_release_nothing_before_the_last_of_them_is_gone(pending: PendingAcks) -> None:
-    for entry_id in (3, 1, 2):
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_cumulative_acks_release_nothing_before_the_last_of_them_is_gone(pending: PendingAcks, at_once: int) -> None:
+    for entry_id in (1, 3, 2):
         acked(pending, A, whole(entry_id), cumulative=True)
-    pending.decided(Decision(A, False, 5))
-    released = None
-    while released is None or not released.released:
-        assert pending.skip(Position(1, 1)) == WHOLE or not pending.statistics().cumulative
-        released = pending.apply_part()
-    assert pending.statistics().cumulative == 0
-    assert pending.earliest_unacked() == Position(1, 0)
-    assert parts(pending)[-1].whole is not None
+    with turns_divided_by(APPLIED_AT_ONCE // at_once):
+        pending.decided(Decision(A, False, 5))
+        released = list[AckPosition]()
+        while not released:
+            assert pending.skip(Position(1, 1)) == WHOLE or not pending.statistics().cumulative
+            released += pending.apply_part().released
+        assert pending.statistics().cumulative == 0
+        assert pending.earliest_unacked() == Position(1, 0)
+        *before, last = parts(pending)
+    assert [*released, *(ack for part in before for ack in part.released)] == [whole(1), whole(3), whole(2)]
+    assert last.whole is not None
+    assert last.whole.released == (whole(1), whole(3), whole(2))
 
 
 def test_within_one_part_each_writer_s_acks_count_or_not_for_themselves() -> None:

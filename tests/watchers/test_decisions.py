@@ -186,10 +186,13 @@ async def test_decision_for_many_waits_a_moment_and_is_followed_only_once_told(m
             membership = watch.join(notes)
             await membership.loaded([])
             membership.add(A)
-        await begin(memory_store, A)
+        for txn_id in (A, B):
+            await begin(memory_store, txn_id)
         loop = asyncio.get_running_loop()
         ended_s = loop.time()
-        revision = await end(memory_store, A)
+        value = records.encode(Header(state=records.COMMITTED, timeout_ms=1, created_ms=1))
+        puts = tuple(Put(keys.txn(txn_id), value) for txn_id in (B, A))  # one batch; the first is for nobody here
+        revision = (await memory_store.commit(Commit(puts=puts))).revision
         assert watch.followed_revision < revision
         await watch.wait_followed(revision, timeout_s=10)
         assert [notes.told for notes in several] == [[A]] * 3
@@ -204,10 +207,10 @@ async def test_absent_header_of_a_held_transaction_is_never_a_decision(memory_st
     await watch.start()
     several = [Notes() for _ in range(2)]
     for notes in several:
-        await watch.join(notes).loaded([A])
-    await until(lambda: all(len(notes.absent) >= 2 for notes in several))
+        await watch.join(notes).loaded([A, B])
+    await until(lambda: all(notes.absent.count(one) >= 2 for notes in several for one in (A, B)), within_s=5)
     assert [notes.decisions for notes in several] == [[], []]
-    assert watch.statistics().held == 1
+    assert watch.statistics().held == 2
     await begin(memory_store, A)
     await end(memory_store, A)
     await until(lambda: all(notes.told == [A] for notes in several))
@@ -215,7 +218,7 @@ async def test_absent_header_of_a_held_transaction_is_never_a_decision(memory_st
 
 
 async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> None:
-    """▲ Of three held ones the resync shows one decided, one open and one not at all."""
+    """▲ Of four held ones the resync shows one decided, one open and two not at all."""
     etcd = MemoryEtcd(SystemClock())
     store = MemoryStore(etcd, SystemClock(), random.Random(0))
     others = MemoryStore(etcd, SystemClock(), random.Random(1))
@@ -224,19 +227,21 @@ async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> N
     notes = Notes()
     membership = watch.join(notes)
     await membership.loaded([])
-    for txn_id in (A, B, C):
+    gone = [C, TxnId(7, 2)]
+    for txn_id in (A, B, *gone):
         membership.add(txn_id)
         await begin(others, txn_id)
     store.memory_backend.disconnect()
-    await collect(others, C)
+    for txn_id in gone:
+        await collect(others, txn_id)
     revision = await end(others, A)
     etcd.compact(etcd.mvcc.revision)
     store.memory_backend.reconnect()
     await watch.wait_followed(revision, timeout_s=10)
     assert notes.decisions == [Decision(A, True, revision, None, None, DECIDED_MS)]
-    await until(lambda: notes.absent == [C])
+    await until(lambda: notes.absent == gone, within_s=5)
     found = watch.statistics()
-    assert (found.resyncs, found.held, found.absent) == (1, 2, 1)
+    assert (found.resyncs, found.held, found.absent) == (1, 3, 2)
     await watch.close()
     await store.close()
     await others.close()
@@ -249,7 +254,7 @@ async def test_of_a_large_resync_others_have_their_turns_and_what_is_held_meanwh
     await watch.start()
     notes = Notes()
     membership = watch.join(notes)
-    await membership.loaded([A])
+    await membership.loaded([A, TxnId(1, 5), TxnId(1, 9 * EVENTS_AT_ONCE + 5)])
     open_ones = [KeyValue(keys.txn(TxnId(1, number)), b"", 1, 1, 1) for number in range(10 * EVENTS_AT_ONCE)]
     value = records.encode(Header(state=records.COMMITTED, timeout_ms=1, created_ms=1))
     listed = [*open_ones, KeyValue(keys.txn(A), value, 2, 1, 70)]
@@ -263,8 +268,8 @@ async def test_of_a_large_resync_others_have_their_turns_and_what_is_held_meanwh
             assert (watch.followed_revision, notes.told) == (1, [])
             membership.add(B)
     assert turns >= 10
-    assert (watch.followed_revision, notes.told, watch.statistics().held) == (90, [A], 1)
-    await until(lambda: notes.absent == [B])
+    assert (watch.followed_revision, notes.told, watch.statistics().held) == (90, [A], 3)
+    await until(lambda: notes.absent == [B], "the one that the resync does not show", within_s=5)
     await watch.close()
     await store.close()
 
@@ -320,6 +325,20 @@ async def test_watch_that_ends_for_good_is_told(memory_store: MemoryStore) -> No
     await until(lambda: len(failures) == 1)
     with pytest.raises(StoreUnavailable, match="not followed any more"):
         await watch.wait_followed(1000, timeout_s=1)
+    await watch.close()
+
+
+async def test_a_defect_as_headers_are_read_again_is_told(memory_store: MemoryStore) -> None:
+    failures: list[BaseException] = []
+    watch = DecisionWatch(memory_store, SystemClock(), OFTEN, on_failed=failures.append)
+    await watch.start()
+
+    async def defect(*_: object, **__: object) -> tuple[int, list[KeyValue | None]]:
+        raise ZeroDivisionError
+
+    memory_store.get_many = defect  # type: ignore[method-assign]
+    await watch.join(Notes()).loaded([A])
+    await until(lambda: [type(failure) for failure in failures] == [ZeroDivisionError], within_s=5)
     await watch.close()
 
 

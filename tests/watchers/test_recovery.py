@@ -20,6 +20,7 @@ from txnstore.store import Commit, CommitVerdict, Delete, MetadataStore, Put
 from txnwire.clock import SystemClock
 from txnwire.errors import DataCorrupt, NotOwner, Timeout, TxnConflict
 from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.turns import turns_divided_by
 from watchers.acks import WHOLE, AckPosition
 from watchers.clean_up import CleanUp, CleanUpSettings
 from watchers.decisions import DecisionWatch
@@ -51,7 +52,8 @@ async def written(held: Held, log: Log, txn_id: TxnId, writer: int = 0) -> None:
 async def recovered(state: SegmentState, log: Log) -> TransactionBuffer:
     """As the segment does it: the tail from the watermark, then decided leftovers."""
     last = log[-1][2] if log else EARLIEST
-    buffer = await state.transaction_buffer(last_confirmed=last, fenced_below=Position(2, -1))
+    with turns_divided_by(1000):  # one at once
+        buffer = await state.transaction_buffer(last_confirmed=last, fenced_below=Position(2, -1))
     for txn_id, writer, position in log:
         if position > state.watermark:
             buffer.scanned(txn_id, writer, position)
@@ -121,16 +123,29 @@ async def test_losers_of_a_named_transaction_are_found_in_the_tail(any_store: Me
     assert [buffer.is_aborted(A, writer) for writer in (1, 2, 3)] == [True, False, True]
 
 
-async def test_records_of_a_writer_and_of_an_unknown_position_are_read(any_store: MetadataStore) -> None:
+@pytest.mark.parametrize("at_once", [1, 1000])
+async def test_records_of_a_writer_and_of_an_unknown_position_are_read(any_store: MetadataStore, at_once: int) -> None:
     """Left by the clean-up of a segment without an owner (▲ §5)."""
     epoch = await own(any_store)
     for key, position in ((keys.aborted(SEGMENT, A, 7), (1, 5)), (keys.aborted(SEGMENT, B), None)):
         value = records.encode(AbortedRecord(max_position=position))
         await any_store.commit(Commit(puts=(Put(key, value),)))
-    state = await load_state(any_store, SEGMENT, epoch)
+    state = await load_state(any_store, SEGMENT, epoch, at_once=at_once)
     assert state.aborted == {(A, 7): at(5), (B, None): None}
     buffer = await recovered(state, [])
     assert buffer.aborted_records() == {(A, 7): at(5), (B, None): Position(2, -1)}
+
+
+@pytest.mark.parametrize("at_once", [1, 1000])
+async def test_all_cursor_records_of_all_subscriptions_are_read(memory_store: MemoryStore, at_once: int) -> None:
+    epoch = await own(memory_store)
+    wanted = {"one": ["1-0", "1-1", "mark"], "two": ["1-0", "mark"]}
+    puts = [Put(keys.cursor_block(SEGMENT, name, block), b"{}") for name, blocks in wanted.items() for block in blocks]
+    await memory_store.commit(Commit(puts=tuple(puts)))
+    state = await load_state(memory_store, SEGMENT, epoch, at_once=at_once)
+    found = {name: [keys.cursor_parts(one.key)[2] for one in blocks] for name, blocks in state.cursor_blocks.items()}
+    assert found == wanted
+    assert state.subscriptions == ["one", "two"]
 
 
 async def test_p5_pending_acks_are_restored_and_decided_leftovers_finished_once(any_store: MetadataStore) -> None:
@@ -207,11 +222,13 @@ async def test_p6_cursor_written_but_the_owner_died_before_it_heard(any_store: M
 async def test_header_absent_for_an_indexed_transaction_is_held_not_decided(any_store: MetadataStore) -> None:
     """▲ Still pinned; whoever loads has to look whether it is still the owner."""
     held, log = Held(any_store, await own(any_store)), Log()
-    await begin(any_store, A)
-    await written(held, log, A)
-    await collect(any_store, A)
+    for txn_id in (A, B, C):
+        await begin(any_store, txn_id)
+        await written(held, log, txn_id)
+        if txn_id != B:
+            await collect(any_store, txn_id)
     state = await load_state(any_store, SEGMENT, await own(any_store))
-    assert (state.open_transactions, state.absent_headers, state.decisions) == ([A], [A], [])
+    assert (state.open_transactions, state.absent_headers, state.decisions) == ([A, B, C], [A, C], [])
     assert (await recovered(state, log)).max_read_position == at(-1)
 
 
