@@ -17,7 +17,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate
 from txnstore.records import COMMITTED
 from txnstore.store import Commit, CommitVerdict, Delete
-from txnwire.errors import NotOwner, StoreFull, Timeout, TxnError
+from txnwire.errors import NotOwner, StoreFull, StoreUnavailable, Timeout, TxnError
 from txnwire.ids import TxnId
 
 WRITERS = ("00000000000000a1", "00000000000000a2")
@@ -84,6 +84,37 @@ async def test_d1_each_of_several_requests_for_one_end_is_told_that_it_cannot_be
 
 
 @virtual_time
+async def test_d1_an_end_that_the_store_refuses_at_once_may_be_asked_for_again() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    txn_id = (await process.coordinator.begin(0)).txn_id
+    send = process.store.commit_nowait
+
+    def refused(commit: Commit) -> asyncio.Future[CommitVerdict]:
+        process.store.commit_nowait = send  # type: ignore[method-assign]
+        raise StoreUnavailable("it closes")
+
+    process.store.commit_nowait = refused  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        await process.coordinator.end(txn_id, commit=True)
+    assert (await process.coordinator.end(txn_id, commit=True)).state == COMMITTED
+    await process.close()
+
+
+@virtual_time
+async def test_what_another_coordinator_has_decided_counts_here_as_a_conflict_and_as_nothing_else() -> None:
+    etcd = fresh_etcd()
+    one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+    txn_id = (await one.coordinator.begin(0)).txn_id
+    for process in (two, one):
+        assert (await process.coordinator.end(txn_id, commit=True)).state == COMMITTED
+    counts = [process.coordinator.statistics() for process in (one, two)]
+    assert [(of.cas_ok, of.cas_conflict, of.cas_reject, of.committed) for of in counts] == [(1, 1, 0, 0), (1, 0, 0, 1)]
+    await one.close()
+    await two.close()
+
+
+@virtual_time
 async def test_the_numbers_are_those_of_all_coordinator_ids() -> None:
     etcd = fresh_etcd()
     settings = CoordinatorSettings(tcids=3, swept_at_once=1)
@@ -92,7 +123,8 @@ async def test_the_numbers_are_those_of_all_coordinator_ids() -> None:
         ended = await process.coordinator.begin(number % 3)
         await process.coordinator.end(ended.txn_id, commit=True)
         await process.coordinator.begin(number % 3, timeout_ms=1_000)
-    assert (process.coordinator.statistics().open, process.coordinator.statistics().retained) == (6, 6)
+    statistics = process.coordinator.statistics()
+    assert (statistics.tcids, statistics.open, statistics.retained) == ((0, 1, 2), 6, 6)
     process.fates.script = [Fate(arrive_s=5.0, answer_s=0.0)] * 100
     await asyncio.sleep(2.0)  # the first abort is on its way, five are due
     assert (process.coordinator.statistics().sweeping, process.coordinator.statistics().overdue) == (1, 6)

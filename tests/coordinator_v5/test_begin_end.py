@@ -25,7 +25,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys
 from txnstore.memory.memory_store import Fate
-from txnstore.records import ABORTED, COMMITTED, REASON_UNANSWERED
+from txnstore.records import ABORTED, COMMITTED, REASON_CLIENT, REASON_UNANSWERED
 from txnstore.store import Commit, Delete
 from txnstore.writes.transitions import RecordedDecision, decision_of
 from txnwire.errors import (
@@ -57,6 +57,9 @@ async def test_a4_empty_transactions_commit_and_abort() -> None:
         assert record is not None
         assert decision.revision == record.mod_revision
         assert header.timeout_ms == begun.deadline_ms == header.created_ms + 5_000
+    statistics = process.coordinator.statistics()
+    assert (statistics.committed, statistics.aborted, statistics.aborted_by) == (1, 1, {REASON_CLIENT: 1})
+    assert (statistics.timed_out, statistics.vanished, statistics.sweeping) == (0, 0, 0)
     await process.close()
 
 

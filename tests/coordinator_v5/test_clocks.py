@@ -38,6 +38,20 @@ async def begun(process: Process, timeout_ms: int = TIMEOUT_MS) -> TxnId:
     return (await process.coordinator.begin_named(0, name="batch-1", timeout_ms=timeout_ms)).txn_id
 
 
+@virtual_time
+async def test_a_clock_that_cannot_be_read_as_the_id_is_lost_ends_no_coordinator() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", SETTINGS).start()
+    await stamped(etcd)
+    process.fates.no_reads = True
+    etcd.expire_lease(etcd.leases()[0])
+    await until(lambda: process.coordinator.owned_tcids == ())
+    await asyncio.sleep(15.0)
+    process.fates.no_reads = False
+    await until(lambda: process.coordinator.owned_tcids == (0,))
+    await process.close()
+
+
 async def is_over(process: Process, txn_id: TxnId) -> bool:
     header = await process.header(txn_id)
     return header is None or header.state == ABORTED

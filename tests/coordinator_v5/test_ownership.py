@@ -29,6 +29,7 @@ class Held:
     """What the process was told it holds, by id the epoch."""
 
     def __init__(self, store: MemoryStore, tcids: int = 2) -> None:
+        self.store = store
         self.mine: dict[int, int] = {}
         self.lost_at: list[int] = []
         """At which turn of `turns` each was told to be lost."""
@@ -261,6 +262,19 @@ async def test_a_defect_in_what_runs_beside_the_watch_is_raised() -> None:
         await asyncio.wait_for(running, 30)
     await held.ownership.close()
     await store.close()
+
+
+@virtual_time
+async def test_a_lease_that_is_lost_leaves_no_watch_behind() -> None:
+    etcd = fresh_etcd()
+    async with holding(etcd) as held:
+        for _ in range(3):
+            taken = etcd.mvcc.get(keys.tc(0))
+            assert taken is not None
+            etcd.expire_lease(taken.lease)
+            await until(lambda: not held.mine)
+            await until(lambda: len(held.mine) == 2)
+        assert len(held.store._watches) == 1
 
 
 @virtual_time

@@ -71,6 +71,17 @@ def test_a_commit_is_applied_part_by_part_and_cleaned_up_behind_the_last() -> No
     assert pending.statistics().deferred == 0
 
 
+def test_acks_that_were_refused_count_no_more_among_those_that_are_applied_at_once(pending: PendingAcks) -> None:
+    acked(pending, A, whole(7))
+    with turns_divided_by(APPLIED_AT_ONCE // 2):  # two at once
+        for entry_id in (1, 3, 5):
+            both = (whole(entry_id), whole(entry_id + 1))
+            pending.release(pending.reserve(A, COUNTS, both, cumulative=False))
+        applied = pending.decided(Decision(A, True, 5))
+    assert applied is not None
+    assert applied.acked == (whole(7),)
+
+
 def test_between_two_parts_it_admits_nothing_more_and_a_decision_told_twice_changes_nothing(
     pending: PendingAcks,
 ) -> None:

@@ -322,17 +322,18 @@ async def test_small_commits_are_in_flight_in_large_numbers_and_large_ones_in_sm
     store = MemoryStore(MemoryEtcd(SystemClock()), SystemClock(), random.Random(0), faults=faults)
     clean_up = CleanUp(store, SystemClock(), CleanUpSettings(linger_s=0.0))
     await clean_up.start()
-    targets = [Deletes(f"/segment-{number}", deletes) for number in range(100)]
     faults.active = True
-    most = 0
-    for target in targets:
-        clean_up.add(target)
-        clean_up.wake(target)
-    while clean_up.statistics().backlog:
-        await asyncio.sleep(0)
-        most = max(most, clean_up.statistics().in_flight)
-    assert most == at_once
-    assert clean_up.statistics().commits == 100
+    for commits in (100, 200):
+        most = 0
+        for number in range(100):
+            target = Deletes(f"/segment-{commits}-{number}", deletes)
+            clean_up.add(target)
+            clean_up.wake(target)
+        while clean_up.statistics().backlog:
+            await asyncio.sleep(0)
+            most = max(most, clean_up.statistics().in_flight)
+        assert most == at_once
+        assert clean_up.statistics().commits == commits
     await clean_up.close()
     await store.close()
 

@@ -303,6 +303,7 @@ async def test_wait_for_a_revision_is_timed(memory_store: MemoryStore) -> None:
     memory_store.memory_backend.disconnect()
     with pytest.raises(Timeout, match=r"waited 0\.05 s for 1000"):
         await watch.wait_followed(1000, timeout_s=0.05)
+    assert not watch._waiters
     await watch.close()
 
 
@@ -339,6 +340,26 @@ async def test_a_defect_as_headers_are_read_again_is_told(memory_store: MemorySt
     memory_store.get_many = defect  # type: ignore[method-assign]
     await watch.join(Notes()).loaded([A])
     await until(lambda: [type(failure) for failure in failures] == [ZeroDivisionError], within_s=5)
+    await watch.close()
+
+
+async def test_headers_that_cannot_be_read_again_just_now_are_read_later(memory_store: MemoryStore) -> None:
+    failures: list[BaseException] = []
+    watch = DecisionWatch(memory_store, SystemClock(), OFTEN, on_failed=failures.append)
+    notes = Notes()
+    read, failed = memory_store.get_many, list[int]()
+
+    async def fails_at_first(*args: Any, **options: Any) -> tuple[int, list[KeyValue | None]]:
+        if len(failed) < 3:
+            failed.append(len(failed))
+            raise StoreUnavailable("just now")
+        return await read(*args, **options)
+
+    await watch.start()
+    memory_store.get_many = fails_at_first  # type: ignore[method-assign]
+    await watch.join(notes).loaded([A])
+    await until(lambda: len(failed) == 3 and notes.absent, within_s=5)
+    assert failures == []
     await watch.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from tests.watchers.decision_watch import Late
 from tests.watchers.headers import Notes, begin, end
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
+from txnstore.store import KeyValue
 from txnwire.clock import SystemClock
+from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
 from watchers.decisions import DecisionSettings, DecisionWatch
 from watchers.outcomes import Decision
@@ -44,6 +47,24 @@ async def test_e1_a_revision_is_reached_by_reading_all_pages_of_what_is_held(sta
         revision = await end(starved, txn_id)
     await watch.wait_followed(revision, timeout_s=10)
     assert notes.told == [A, B, C]
+    await watch.close()
+
+
+async def test_e1_a_revision_is_reached_though_its_first_reading_fails(starved: MemoryStore) -> None:
+    watch = DecisionWatch(starved, SystemClock(), DecisionSettings(nudge_s=0.01, reconcile_interval_s=3600.0))
+    await watch.start()
+    notes, read = Notes(), starved.get_many
+    await watch.join(notes).loaded([A])
+    await begin(starved, A)
+    revision = await end(starved, A)
+
+    async def fails_once(*args: Any, **options: Any) -> tuple[int, list[KeyValue | None]]:
+        starved.get_many = read  # type: ignore[method-assign]
+        raise StoreUnavailable("just now")
+
+    starved.get_many = fails_once  # type: ignore[method-assign]
+    await watch.wait_followed(revision, timeout_s=10)
+    assert notes.told == [A]
     await watch.close()
 
 

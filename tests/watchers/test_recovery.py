@@ -10,6 +10,7 @@ import pytest
 from segments.subscription.cursors.cursor import Cursor
 from tests.segments.ledger_lengths import LedgerLengths
 from tests.segments.virtual_time import LoopClock, virtual_time
+from tests.waiting import until_turn
 from tests.watchers.headers import DECIDED_MS, Notes, begin, collect, end
 from tests.watchers.participants import SEGMENT, SUBSCRIPTION, Held, own
 from txnstore import keys, records
@@ -26,7 +27,7 @@ from watchers.clean_up import CleanUp, CleanUpSettings
 from watchers.decisions import DecisionWatch
 from watchers.outcomes import Decision
 from watchers.pending_acks import PendingAcks
-from watchers.recovery import SegmentState, load_state
+from watchers.recovery import POSITIONS_AT_ONCE, SegmentState, load_state
 from watchers.visibility import TransactionBuffer
 
 A, B, C, D = (TxnId(0, counter) for counter in range(1, 5))
@@ -358,6 +359,18 @@ async def test_many_pending_acks_are_read_some_at_a_time(any_store: MetadataStor
     assert state.open_transactions == txns
     pending: PendingAcks = await state.pending_acks(SUBSCRIPTION, cursor_of(state))
     assert pending.earliest_unacked() == at(90)
+
+
+async def test_others_have_their_turn_between_the_positions_of_many_acks(memory_store: MemoryStore) -> None:
+    held = Held(memory_store, await own(memory_store))
+    await begin(memory_store, A)
+    for number in range(0, 40, 4):
+        await held.ack(A, *(entry(number + each) for each in range(4)))
+    state = await load_state(memory_store, SEGMENT, held.epoch)
+    with turns_divided_by(POSITIONS_AT_ONCE // 4):
+        restoring = asyncio.ensure_future(state.pending_acks(SUBSCRIPTION, cursor_of(state)))
+    assert await until_turn(restoring.done, "the acks to be restored") >= 10
+    assert (await restoring).statistics().positions == 40
 
 
 @virtual_time

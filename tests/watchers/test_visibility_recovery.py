@@ -124,7 +124,8 @@ def test_all_of_a_batch_is_durable_once_it_is_cleaned() -> None:
 
 
 def test_aborted_set_can_be_exported() -> None:
-    buffer = TransactionBuffer(SEGMENT, aborted={(A, None): at(5), (B, W1): at(3)}, last_confirmed=at(6))
+    loaded = {(A, None): at(5), (B, W1): at(3), (B, W1 + 1): at(4)}
+    buffer = TransactionBuffer(SEGMENT, aborted=loaded, last_confirmed=at(6))
     write(buffer, C, 7)
     buffer.decided(abort(C))
-    assert buffer.aborted_records() == {(A, None): at(5), (B, W1): at(3), (C, None): at(7)}
+    assert buffer.aborted_records() == loaded | {(C, None): at(7)}

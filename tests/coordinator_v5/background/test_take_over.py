@@ -276,6 +276,19 @@ async def test_what_predecessors_left_decided_is_collected_also_where_the_store_
 
 
 @virtual_time
+async def test_ids_that_are_taken_while_nothing_can_be_read_are_served_once_it_can() -> None:
+    etcd = fresh_etcd()
+    one, two = await Process(etcd, "one").start(), await Process(etcd, "two").start()
+    one.kill()
+    two.fates.no_reads = True
+    await until(lambda: bool(two.coordinator._ownership._mine))
+    await asyncio.sleep(15)
+    two.fates.no_reads = False
+    await until(lambda: two.coordinator.owned_tcids == (0,), within_s=15)
+    await two.close()
+
+
+@virtual_time
 async def test_an_open_header_below_the_mark_without_a_key_is_found_all_the_same() -> None:
     """No rule of ours leaves one; a restored backup may."""
     etcd = fresh_etcd()
@@ -419,6 +432,7 @@ async def test_a_coordinator_without_a_store_gives_up_starting() -> None:
         await process.start()
     process.store.memory_backend.reconnect()
     await process.store.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize("successor", ["another", "itself"])

@@ -20,7 +20,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED, OPEN, NameCounts, TxnName
 from txnstore.store import Commit, CommitVerdict, Put
 from txnstore.writes.name_transitions import Keep
-from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, TxnNotFound
+from txnwire.errors import DataCorrupt, InvalidArgument, InvalidTxnState, OutcomeUnknown, TxnNotFound
 from txnwire.ids import TxnId
 
 QUICK = CoordinatorSettings(tcids=1, header_retention_s=5.0)
@@ -167,13 +167,16 @@ async def test_many_names_go_over_several_requests(monkeypatch: pytest.MonkeyPat
     for number in range(7):
         await ended(process, f"job/{number}", NEWEST)
         await ended(process, f"orders/{number}/charge")
+    told = list[int]()
     total, after, requests = 0, None, 0
     for _ in range(2):
         while requests == 0 or after is not None:
             done = await kept_names.delete_names(process.store, "", after=after)
             total, after, requests = total + done.deleted, done.after, requests + 1
+        told.append(requests)
         requests = 0
     assert (total, names(process.etcd)) == (13, ["job/6"])
+    assert told == [4, 1], "two pages of two in each"
     await process.close()
 
 
@@ -225,6 +228,20 @@ async def test_a_listing_tells_how_each_ended_and_is_not_spoilt_by_one_record() 
 
 
 @virtual_time
+async def test_a_damaged_header_hides_no_name_and_is_named() -> None:
+    process = await Process(fresh_etcd(), "one", QUICK).start()
+    damaged, whole = [(await begin(process, name)).txn_id for name in ("a/1", "a/2")]
+    await process.store.commit(Commit(puts=(Put(keys.txn(damaged), b"not a header"),)))
+    unreadable: list[UnreadableRecord] = []
+    found = await kept_names.list_names(process.store, unreadable=unreadable)
+    assert [(one.txn_id, one.state) for one in found] == [(damaged, "UNKNOWN"), (whole, OPEN)]
+    assert [one.key for one in unreadable] == [keys.txn(damaged).decode()]
+    with pytest.raises(DataCorrupt, match=str(damaged)):
+        await kept_names.list_names(process.store)
+    await process.close()
+
+
+@virtual_time
 async def test_who_asks_how_a_name_ended_begins_nothing() -> None:
     process = await Process(fresh_etcd(), "one", QUICK).start()
     txn_id = await ended(process, "a/1")
@@ -241,6 +258,20 @@ async def test_an_empty_name_is_none() -> None:
     process = await Process(fresh_etcd(), "one", QUICK).start()
     with pytest.raises(InvalidArgument):
         await kept_names.delete_name(process.store, "")
+    await process.close()
+
+
+@virtual_time
+async def test_names_that_are_deleted_count_no_more_each_in_its_namespace() -> None:
+    process = await Process(fresh_etcd(), "one", QUICK).start()
+    for name in ("a/1", "a/2", "a/3", "b/1"):
+        await ended(process, name)
+    counted = NameCounts(counted_ms=1, namespaces={"a": 5, "b": 3, "c": 1})
+    await process.store.commit(Commit(puts=(Put(keys.TXN_NAME_COUNTS, records.encode(counted)),)))
+    assert await kept_names.delete_names(process.store, "") == Deleted(deleted=4)
+    record = process.record(keys.TXN_NAME_COUNTS)
+    assert record is not None
+    assert records.decode(NameCounts, record.value, key=record.key).namespaces == {"a": 2, "b": 2, "c": 1}
     await process.close()
 
 

@@ -52,6 +52,22 @@ async def test_names_expire_page_by_page_while_the_role_is_held() -> None:
 
 
 @virtual_time
+async def test_a_round_in_which_a_full_etcd_takes_no_count_is_over_all_the_same() -> None:
+    """Or the next one would begin at once: each reads all names."""
+    etcd = fresh_etcd()
+    clock = StepClock()
+    store = MemoryStore(etcd, clock, random.Random(1))
+    await put_names(store, clock, 3)
+    leader = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
+    expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), leader), first_s=60.0, every_s=3600.0)
+    clock.step_ms = KEEP_MS + 60_000
+    etcd.quota_bytes = 1
+    assert await expiry.expire() == 2
+    assert expiry.counts is None
+    await store.close()
+
+
+@virtual_time
 async def test_the_elected_sweeper_lets_names_expire() -> None:
     etcd = fresh_etcd()
     clock = StepClock()
