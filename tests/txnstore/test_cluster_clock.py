@@ -277,6 +277,27 @@ def test_c11_what_was_recorded_between_the_oldest_leaps_keeps_its_time_once_they
 
 
 @virtual_time
+async def test_every_stamp_is_followed_also_of_several_that_come_at_once() -> None:
+    clock = StepClock()
+    etcd = MemoryEtcd(clock)
+    store = MemoryStore(etcd, clock, random.Random(1))
+    cluster = ClusterClock(store, clock)
+    following = asyncio.ensure_future(cluster.run())
+    await asyncio.sleep(1.0)
+    for leaps_ms in ([MINUTES_10], [0, 2 * MINUTES_10], [3 * MINUTES_10]):
+        store.memory_backend.disconnect()  # what is put meanwhile comes at once
+        for leap_ms in leaps_ms:
+            stamp = ClockStamp(ms=clock.wall_ms() + leap_ms)
+            etcd.mvcc.commit([Commit(puts=(Put(keys.CLOCK, encode(stamp)),))])
+        store.memory_backend.reconnect()
+        await asyncio.sleep(2.0)
+        assert cluster.wall_ms() - clock.wall_ms() == pytest.approx(leaps_ms[-1], abs=2_000)
+    following.cancel()
+    await asyncio.wait([following])
+    await store.close()
+
+
+@virtual_time
 async def test_a_stamp_that_is_listed_behind_a_compaction_is_not_taken_for_one_made_now() -> None:
     """The clock would go back by the stamp's age, as nobody makes another one."""
     clock = StepClock()

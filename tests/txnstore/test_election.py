@@ -178,6 +178,27 @@ async def test_e1_a_candidate_that_was_away_while_the_term_ended_and_was_compact
 
 
 @virtual_time
+async def test_a_key_that_stands_behind_a_compaction_ends_no_term() -> None:
+    """What is listed anew, and what is put on the key, is its own."""
+    etcd = MemoryEtcd(LoopClock())
+    store, other = (MemoryStore(etcd, LoopClock(), random.Random(n), name=f"{n}") for n in range(2))
+    leadership = await election(store, "a", lease_ttl_s=60.0).campaign()
+    lost = asyncio.create_task(leadership.wait_lost())
+    await asyncio.sleep(0.1)
+    store.memory_backend.disconnect()
+    await other.commit(Commit(puts=(Put(b"/elsewhere", b""),)))
+    etcd.compact(etcd.mvcc.revision)
+    store.memory_backend.reconnect()
+    await asyncio.sleep(10.0)
+    assert not lost.done()
+    await other.commit(Commit(deletes=(Delete(KEY),)))
+    await asyncio.wait_for(lost, 10.0)
+    await leadership.resign()
+    await store.close()
+    await other.close()
+
+
+@virtual_time
 async def test_a_key_that_went_while_its_watch_was_compacted_away_ends_the_term() -> None:
     """▲ What is listed anew then shows nothing of it, not even that it went; and its lease may go on."""
     etcd = MemoryEtcd(LoopClock())

@@ -9,11 +9,12 @@ import pytest
 
 from tests.segments.virtual_time import virtual_time
 from txnstore.access.backend import Reason, Refused, Unanswered
-from txnstore.access.following import FollowingWatch
+from txnstore.access.following import _LISTED_AT_ONCE, FollowingWatch
 from txnstore.store import Compacted, Event, EventKind, KeyValue, RangeResult, WatchBatch
 from txnwire.errors import InternalError, StoreUnavailable, TxnError, Unauthorized
+from txnwire.turns import turns_divided_by
 
-RECORD = KeyValue(b"/a", b"", 1, 9, 9, 0)
+RECORDS = tuple(KeyValue(key, b"", 1, 9, 9, 0) for key in (b"/a", b"/aa", b"/ab"))
 
 
 class Events:
@@ -47,17 +48,18 @@ class CompactedEtcd:
     async def relist(self, start: bytes, end: bytes) -> RangeResult:
         if self._failures:
             raise self._failures.pop(0)
-        return RangeResult(records=(RECORD,), revision=12)
+        return RangeResult(records=RECORDS, revision=12)
 
 
 @pytest.mark.parametrize("failure", [Compacted("once more"), StoreUnavailable("etcd is away")])
 async def test_e1_a_listing_that_fails_behind_a_compaction_is_made_again(failure: TxnError | Compacted) -> None:
     """▲ Its process would never again hear of an assignment, or of a decision."""
     etcd = CompactedEtcd(failure)
-    watch = FollowingWatch(cast(Any, etcd), etcd.relist, b"/", b"0", 3, on_close=lambda _: None)
+    with turns_divided_by(_LISTED_AT_ONCE):  # one at once
+        watch = FollowingWatch(cast(Any, etcd), etcd.relist, b"/", b"0", 3, on_close=lambda _: None)
     async with asyncio.timeout(20):
         listed, further = await anext(watch), await anext(watch)
-    assert (listed.resync, listed.revision, [event.record.key for event in listed.events]) == (True, 12, [b"/a"])
+    assert (listed.resync, listed.revision, tuple(event.record for event in listed.events)) == (True, 12, RECORDS)
     assert (further.revision, [event.record.key for event in further.events]) == (13, [b"/b"])
     await watch.close()
 

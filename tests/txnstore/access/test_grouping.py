@@ -203,6 +203,14 @@ def test_many_callers_are_served_in_halves(callers: int, sizes: list[int]) -> No
     assert plan.take() is None
 
 
+def test_halves_are_those_of_all_that_is_outstanding_in_however_many_requests() -> None:
+    plan = planner()
+    offered(plan, *[commit(puts=[b"/%d" % n]) for n in range(200)])
+    assert [len(taken(plan).members) for _ in range(2)] == [100, 100]
+    offered(plan, *[commit(puts=[b"/more/%d" % n]) for n in range(160)])
+    assert len(taken(plan).members) == 160
+
+
 def test_a_group_stays_within_the_bytes() -> None:
     plan = planner(max_bytes=5)
     members = offered(plan, commit(puts=[A]), commit(puts=[B]), commit(puts=[C]))
@@ -220,8 +228,11 @@ def test_a_withdrawn_member_is_not_taken() -> None:
     ("malformed", "says"),
     [
         (commit(puts=[A, A]), "twice"),
+        (commit(puts=[B, A, A]), "b'/a' twice"),
         (commit(puts=[A], deletes=[A]), "twice"),
         (commit(puts=[A], deletes=[ALL]), "deletes a range that holds it"),
+        (commit(puts=[D, B], deletes=[(A, C)]), "b'/b' and deletes a range that holds it"),
+        (commit(puts=[C], deletes=[(A, B), (C, D)]), "b'/c' and deletes a range that holds it"),
         (commit(deletes=[(B, A)]), "end must be above its start"),
         (commit(range_is_empty(A, A)), "end must be above its start"),
         (commit(puts=[b"%d" % n for n in range(MAX_COMMIT_OPS + 1)]), "cut it into several"),

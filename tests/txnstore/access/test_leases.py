@@ -45,6 +45,29 @@ async def test_a_lease_is_kept_alive() -> None:
 
 
 @virtual_time
+async def test_the_lease_that_lasts_longest_tells_how_long_any_is_held() -> None:
+    store = client(MemoryEtcd(LoopClock()))
+    assert store.leases_good_until() == -1.0
+    for ttl_s in (10, 100, 20):
+        await store.grant_lease(ttl_s)
+    assert 90 < store.leases_good_until() <= 100
+    await store.close()
+
+
+@virtual_time
+async def test_a_store_that_is_closed_ends_all_of_its_watches_and_leases() -> None:
+    store = client(MemoryEtcd(LoopClock()))
+    watches = [store.watch(key, key + b"0", from_revision=1) for key in (b"/a", b"/b", b"/c")]
+    for _ in range(3):
+        await store.grant_lease(10)
+    following = [asyncio.ensure_future(anext(aiter(watch), None)) for watch in watches]
+    await asyncio.sleep(1.0)
+    await store.close()
+    assert await asyncio.wait_for(asyncio.gather(*following), 5.0) == [None] * 3
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nobody renews a lease any more"
+
+
+@virtual_time
 async def test_a_lease_counts_from_the_sending_of_the_last_answered_keep_alive() -> None:
     """▲ Acks stop TTL minus a margin after that sending: before the store can have given the lease up."""
     etcd = MemoryEtcd(LoopClock())

@@ -3,6 +3,18 @@ from hypothesis import strategies as st
 
 from txnstore.access.spans import Spans
 
+
+def test_each_of_several_keys_is_kept_and_looked_for() -> None:
+    spans = Spans()
+    spans.add_range(b"c", b"e")
+    assert not spans.meets_range(b"f", b"z")  # from here on the keys are sorted
+    spans.add_keys([b"m", b"n"])
+    assert spans.meets_key(b"n")
+    assert spans.meets_range(b"n", b"o")
+    assert spans.meets_any([b"a", b"d"])
+    assert not spans.meets_any([b"a", b"e"])
+
+
 key = st.binary(min_size=1, max_size=2).map(lambda raw: bytes(byte % 8 for byte in raw))
 span = st.tuples(key, key).filter(lambda pair: pair[0] < pair[1])
 

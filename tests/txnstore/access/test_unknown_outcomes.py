@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -38,7 +39,7 @@ from txnstore.store import (
     Read,
     unchanged_since,
 )
-from txnwire.errors import InternalError, InvalidArgument, OutcomeUnknown, StoreUnavailable
+from txnwire.errors import InternalError, InvalidArgument, OutcomeUnknown, StoreFull, StoreUnavailable
 
 
 @pytest.mark.parametrize(
@@ -237,9 +238,45 @@ async def test_closing_tells_open_fates_from_unsent_ones() -> None:
     sent = store.commit_nowait(create(A, b""))
     await asyncio.sleep(0.01)
     parked = store.commit_nowait(Commit((), (Put(A, b""),)))
+    queued = store.commit_nowait(create(B, b""))
+    await asyncio.sleep(0)
     await store.close()
     assert isinstance(sent.exception(), OutcomeUnknown)
     assert isinstance(parked.exception(), StoreUnavailable)
+    assert isinstance(queued.exception(), StoreUnavailable)
+    await asyncio.sleep(2 * COMPANY_S)  # nothing wakes who has gone
+
+
+@virtual_time
+async def test_all_that_are_sent_and_all_that_wait_are_counted_and_told_in_time() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd, Script(fates=[HANGS] * 10))
+
+    def asked(prefix: bytes, count: int) -> list[asyncio.Future[CommitVerdict]]:
+        named = [b"/%s/%d" % (prefix, number) for number in range(count)]
+        return [asyncio.ensure_future(store.commit(create(key, b""), timeout_s=2.0)) for key in named]
+
+    sent = asked(b"together", 5)
+    await asyncio.sleep(0.5)
+    sent += asked(b"later", 2)
+    await asyncio.sleep(0.5)
+    parked = asked(b"together", 3) + asked(b"later", 1)  # behind either request
+    await asyncio.sleep(0.5)
+    assert (store.statistics().in_flight, store.statistics().queued) == (7, 4)
+    answers = await asyncio.wait_for(asyncio.gather(*sent, *parked, return_exceptions=True), 5.0)
+    assert [type(answer) for answer in answers] == [OutcomeUnknown] * 7 + [StoreUnavailable] * 4
+    await store.close()
+
+
+@virtual_time
+async def test_each_of_a_group_that_a_full_etcd_refuses_is_told_so() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd)
+    etcd.quota_bytes = 1
+    asked = [store.commit_nowait(create(b"/k/%d" % number, b"")) for number in range(5)]
+    answers = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5.0)
+    assert [type(answer) for answer in answers] == [StoreFull] * 5
+    await store.close()
 
 
 def test_e2_random_unknown_outcomes_apply_every_commit_exactly_once() -> None:
@@ -351,15 +388,26 @@ class BrokenBackend(MemoryBackend):
     async def commit(
         self, members: Sequence[GroupMember], *, repeated: bool, fence: RequestFence | None = None
     ) -> list[CommitVerdict]:
+        if self.unanswered:
+            self.unanswered -= 1
+            await asyncio.Event().wait()
         raise ZeroDivisionError("a bug")
 
+    unanswered = 0
 
+
+@pytest.mark.parametrize("unanswered", [0, 1])
 @virtual_time
-async def test_a_bug_below_group_commit_hangs_nobody() -> None:
-    backend: Backend = BrokenBackend(MemoryEtcd(LoopClock()), "client", None)
-    commits = GroupCommit(backend, LoopClock(), random.Random(1))
+async def test_a_bug_below_group_commit_hangs_nobody(unanswered: int) -> None:
+    """Whichever request meets it, and also those that others have on their way."""
+    backend = BrokenBackend(MemoryEtcd(LoopClock()), "client", None)
+    backend.unanswered = unanswered
+    commits = GroupCommit(cast(Backend, backend), LoopClock(), random.Random(1))
+    before = [commits.submit(create(b"/before/%d" % number, b""), None) for number in range(unanswered)]
+    await asyncio.sleep(1.0)
     with pytest.raises(OutcomeUnknown, match="a bug"):
         await commits.submit(create(A, b""), None)
     with pytest.raises(InternalError, match="a bug"):
         commits.submit(create(A, b""), None)
+    assert [type(one.exception()) for one in before] == [OutcomeUnknown] * unanswered
     await commits.close()
