@@ -199,14 +199,15 @@ def test_a_name_record_takes_the_outcome_over_only_while_it_names_the_transactio
 async def test_a_name_record_is_rewritten_in_the_collection_s_own_transaction(memory_store: MemoryStore) -> None:
     epoch = await put(memory_store, keys.tc(1))
     finals = [await finish(memory_store, 5)]
-    key = keys.txn_name("job/1")
-    stale = Rewrite(key, b"x", 12345)
-    refused = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=9, touched_ms=1, names=[stale])
-    assert not (await memory_store.commit(refused)).succeeded
-    fresh = Rewrite(key, b"x", 0)
-    commit = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=9, touched_ms=1, names=[fresh])
+    named = [keys.txn_name("job/1"), keys.txn_name("job/2")]
+    fresh = [Rewrite(key, b"x", 0) for key in named]
+    for place in range(2):
+        names = [rewrite._replace(mod_revision=12345) if at == place else rewrite for at, rewrite in enumerate(fresh)]
+        refused = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=9, touched_ms=1, names=names)
+        assert not (await memory_store.commit(refused)).succeeded, "one of them is stale"
+    commit = plan_collect(epoch, OutcomeBitmap(1, 0), finals, Horizon(), raise_to=9, touched_ms=1, names=fresh)
     assert (await memory_store.commit(commit)).succeeded
-    assert present(memory_store, keys.TXN_NAME) == [key]
+    assert present(memory_store, keys.TXN_NAME) == named
 
 
 # ---- leftovers ----
@@ -242,6 +243,7 @@ OPS = [op("ack", 1), op("write", 2, A), op("write", 3, B)]
         (RecordedDecision(ABORTED, 8, "timeout"), Leftover(SEGMENT, True, (None,), ("s",), ())),
         (RecordedDecision(COMMITTED, 8), Leftover(SEGMENT, True, (), (), ("s",))),
         (RecordedDecision(COMMITTED, 8, None, (f"{A:016x}",)), Leftover(SEGMENT, True, (B,), (), ("s",))),
+        (RecordedDecision(COMMITTED, 8, None, (f"{A:016x}", f"{B:016x}")), Leftover(SEGMENT, True, (), (), ("s",))),
         (RecordedDecision(COMMITTED, 8, None, ()), Leftover(SEGMENT, True, (A, B), (), ("s",))),
     ],
 )
@@ -348,6 +350,10 @@ def test_a_known_position_is_made_unknown_and_an_unknown_one_left() -> None:
     unknown = KeyValue(key, records.encode(AbortedRecord(max_position=None)), 1, 2, 66)
     (commit,) = plans(leftover, known)
     assert [(one.key, one.value) for one in commit.compares][3:] == [(key, 66)]
+    (commit,) = plans(Leftover(SEGMENT, True, (A, B), (), ()), known)
+    assert [(one.key, one.value) for one in commit.compares][3:] == [
+        (keys.aborted(SEGMENT, TXN, writer), 66) for writer in (A, B)
+    ]
     (commit,) = plans(leftover, unknown)
     assert commit.puts == ()
     assert len(commit.deletes) == 2
