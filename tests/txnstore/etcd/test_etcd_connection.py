@@ -98,6 +98,11 @@ def test_endpoints_are_read(endpoint: str, tls_files: bool, expected: tuple[str,
     assert settings.addresses() == [expected]
 
 
+def test_every_endpoint_is_read() -> None:
+    settings = EtcdSettings(endpoints=("http://a:1", "https://b:2", "c:3"))
+    assert settings.addresses() == [("a:1", False), ("b:2", True), ("c:3", False)]
+
+
 @pytest.mark.parametrize(
     ("endpoints", "says"),
     [

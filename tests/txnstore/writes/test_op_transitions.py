@@ -206,6 +206,32 @@ async def test_a3_ten_thousand_ops_are_cleaned_by_two_deletes(memory_store: Memo
     assert present(memory_store, b"/idx/") == []
 
 
+async def test_a_batch_takes_along_all_of_each_kind_that_it_is_given(memory_store: MemoryStore) -> None:
+    epoch = await put(memory_store, keys.owner(SEGMENT))
+    txns = [TxnId(2, counter) for counter in (5, 6, 7)]
+    for counter, txn_id in enumerate(txns):
+        await begin(memory_store, txn_id)
+        assert (await write(memory_store, epoch, counter, txn_id=txn_id)).succeeded
+        ack = plan_ack_op(txn_id, SEGMENT, "s", epoch, 10 + counter, ACK, first_in_subscription=True)
+        assert (await memory_store.commit(ack)).succeeded
+    forgotten = [keys.aborted(SEGMENT, TxnId(1, counter)) for counter in (1, 2)]
+    for key in forgotten:
+        await put(memory_store, key)
+    batch = plan_clean_up(
+        SEGMENT,
+        epoch,
+        writes=txns,
+        acks=[("s", txn_id) for txn_id in txns],
+        rewrites=[aborted_rewrite(SEGMENT, txn_id, None, None) for txn_id in txns],
+        forget=forgotten,
+    )
+    result = await memory_store.commit(batch)
+    recorded = [keys.aborted(SEGMENT, txn_id) for txn_id in txns]
+    assert clean_up_revisions(batch, result) == dict.fromkeys(recorded, result.revision)
+    assert present(memory_store, keys.TXN_OP) == present(memory_store, b"/idx/") == []
+    assert present(memory_store, keys.SEGMENT_STATE) == recorded
+
+
 def test_a3_a_batch_cut_by_its_cost_fits_every_etcd() -> None:
     many = [TxnId(1, counter) for counter in range(1, 500)]
     batch = 0
@@ -231,8 +257,8 @@ async def test_clean_up_of_a_lost_segment_is_refused(memory_store: MemoryStore) 
 async def test_p11_a_late_old_value_never_lands_on_a_newer_one(memory_store: MemoryStore) -> None:
     """▲ Rewrites compare the record's mod revision; dies with that compare left out."""
     epoch = await put(memory_store, keys.owner(SEGMENT))
-    key = keys.cursor_block(SEGMENT, "s", "0")
-    old = plan_clean_up(SEGMENT, epoch, rewrites=[Rewrite(key, b"old", 0)])
+    other, key = keys.cursor_block(SEGMENT, "s", "0"), keys.cursor_block(SEGMENT, "s", "1")
+    old = plan_clean_up(SEGMENT, epoch, rewrites=[Rewrite(other, b"old", 0), Rewrite(key, b"old", 0)])
     new = plan_clean_up(SEGMENT, epoch, rewrites=[Rewrite(key, b"new", 0)])
     assert (await memory_store.commit(new)).succeeded
     late = await memory_store.commit(old)
@@ -241,6 +267,7 @@ async def test_p11_a_late_old_value_never_lands_on_a_newer_one(memory_store: Mem
     now = found[key]
     assert isinstance(now, KeyValue)
     assert now.value == b"new"
+    assert found[other] is None
 
 
 @pytest.mark.parametrize(("value", "landed"), [(b"mine", True), (b"other", False)])
@@ -248,12 +275,12 @@ async def test_a_repeated_batch_is_recognized_by_its_values(
     memory_store: MemoryStore, value: bytes, landed: bool
 ) -> None:
     epoch = await put(memory_store, keys.owner(SEGMENT))
-    key = keys.watermark(SEGMENT)
-    at = await put(memory_store, key, value)
-    batch = plan_clean_up(SEGMENT, epoch, rewrites=[Rewrite(key, b"mine", 0)])
+    first, key = keys.cursor_block(SEGMENT, "s", "0"), keys.watermark(SEGMENT)
+    first_at, at = await put(memory_store, first, b"mine"), await put(memory_store, key, value)
+    batch = plan_clean_up(SEGMENT, epoch, rewrites=[Rewrite(first, b"mine", 0), Rewrite(key, b"mine", 0)])
     refused = await memory_store.commit(batch)
     repeated = CommitVerdict(False, refused.revision, refused.reads, repeated=True)
     assert (read_clean_up_verdict(batch, repeated) is None) == landed
     assert read_clean_up_verdict(batch, refused) is not None, "without a repeat the writer was somebody else"
     if landed:
-        assert clean_up_revisions(batch, repeated) == {key: at}
+        assert clean_up_revisions(batch, repeated) == {first: first_at, key: at}

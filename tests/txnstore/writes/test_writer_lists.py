@@ -35,6 +35,7 @@ def test_c9_the_largest_record_of_each_way_fits_into_a_request_of_etcd() -> None
     for writers in (plain, longest):
         packed = pack(writers)
         assert len(packed) <= MAX_LISTED
+        assert list(unpack(packed)) == writers
         record = encode(Header(state=COMMITTED, timeout_ms=0, created_ms=0, name="n" * 512, writers=packed))
         assert len(record) < ETCD_REQUEST_BYTES / 2
 
