@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,9 +41,9 @@ def test_the_json_is_stable() -> None:
 
 def test_each_writer_of_a_transaction_that_does_not_count_is_kept() -> None:
     losers = ((TWO, 0), (TWO, 5), (THREE, 5), (THREE, 7))
-    several = replace(SNAPSHOT, losers=losers)
-    assert Snapshot.from_json(several.to_json()).losers == losers
-    assert [several.counts(TWO, writer) for writer in (0, 5)] == [False, False]
+    each = replace(SNAPSHOT, losers=losers)
+    assert Snapshot.from_json(each.to_json()).losers == losers
+    assert [each.counts(TWO, writer) for writer in (0, 5)] == [False, False]
 
 
 def test_a_large_one_is_written_and_read_in_steps_and_is_the_same_text() -> None:
@@ -68,6 +69,52 @@ def test_a_large_one_is_written_and_read_in_steps_and_is_the_same_text() -> None
         assert sum(1 for _ in read_in_steps(whole)) == 5 + 3 + 3 + 3 + 10
         assert large.to_json() == whole
         assert Snapshot.from_json(whole) == large
+
+
+PATHS = [f"t/n/{name}/{bounds}" for name in ("left", "right") for bounds in ("0000-7fff-0", "8000-ffff-3")]
+
+
+def several(ends: Mapping[str, int], *, pending: tuple[TxnId, ...] = (ONE, TWO), lost_id: int = -1) -> Snapshot:
+    """Two topics of two segments each."""
+    topics = {}
+    for name in ("left", "right"):
+        mine = {path: SegmentBounds(Position(1, 1), Position(1, ends[path])) for path in PATHS if f"/{name}/" in path}
+        topics[f"topic://t/n/{name}"] = TopicBounds(4, mine, lost_id)
+    return Snapshot(7, topics, pending, counted={ONE: (1, 2, 3), TWO: (4,)})
+
+
+def test_every_segment_and_every_writer_comes_back() -> None:
+    one = several(dict.fromkeys(PATHS, 5))
+    again = Snapshot.from_json(one.to_json())
+    assert again == one
+    assert list(again.segments) == PATHS
+    assert [again.bounds(path) for path in PATHS] == [SegmentBounds(Position(1, 1), Position(1, 5))] * 4
+    assert again.counts(THREE, 1)
+    assert again.counted == {ONE: (1, 2, 3), TWO: (4,)}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_segment_of_every_topic_is_compared(path: str) -> None:
+    ends = dict.fromkeys(PATHS, 5)
+    one = several(ends)
+    assert not one.precedes(several(ends | {path: 4}))
+    assert one.precedes(several(ends | {path: 6}))
+    assert several(ends | {path: 6}).adds_to(one)
+    assert not several(ends | {path: 4}).adds_to(one)
+
+
+def test_a_lost_segment_with_a_lower_id_than_one_that_stood_is_no_obstacle() -> None:
+    one = several(dict.fromkeys(PATHS, 5))
+    assert one.precedes(several(dict.fromkeys(PATHS, 5), lost_id=3))
+    assert not one.precedes(several(dict.fromkeys(PATHS, 5), lost_id=4))
+
+
+@pytest.mark.parametrize("decided", [ONE, TWO])
+def test_each_that_was_pending_adds_once_it_is_decided(decided: TxnId) -> None:
+    ends = dict.fromkeys(PATHS, 5)
+    left = tuple(txn_id for txn_id in (ONE, TWO) if txn_id != decided)
+    assert several(ends, pending=left).adds_to(several(ends))
+    assert not several(ends).adds_to(several(ends))
 
 
 def test_fields_of_a_later_writer_are_passed_over() -> None:
