@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.txnwire import strategies
-from txnwire.block import Block, OutgoingMessage, decode_block, encode_block
+from txnwire.block import Block, Columns, OutgoingMessage, decode_block, encode_block
 from txnwire.errors import DataCorrupt, InvalidArgument, MessageTooLarge
 from txnwire.protocol import MAX_VALUE_BYTES
 
@@ -45,6 +45,19 @@ def test_what_is_put_in_comes_out(batch: list[OutgoingMessage]) -> None:
     assert as_messages(block) == [message._replace(properties=message.properties or None) for message in batch]
     assert block.values() == [message.value for message in batch]
     assert block.keys() == [message.key for message in batch]
+
+
+@given(batches, st.data())
+def test_columns_of_some_messages_are_those_messages(batch: list[OutgoingMessage], data: st.DataObject) -> None:
+    columns = Columns.of(batch)
+    block = decode_block(encode_block(columns))
+    assert as_messages(decode_block(encode_block(block.columns()))) == as_messages(block)
+    first, end = sorted(data.draw(st.tuples(*[st.integers(0, len(batch))] * 2)))
+    if first < end:
+        assert as_messages(decode_block(encode_block(columns.part(first, end)))) == as_messages(block)[first:end]
+        picked = list(range(end - 1, first - 1, -1))
+        found = as_messages(decode_block(encode_block(columns.select(picked))))
+        assert found == [as_messages(block)[index] for index in picked]
 
 
 def test_columns_nobody_fills_are_absent() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.txnwire import strategies
 from txnwire.errors import InvalidArgument
-from txnwire.ids import EARLIEST, MAX_COUNTER, MAX_TCID, MessageId, Position, TxnId, hash_key
+from txnwire.ids import EARLIEST, MAX_COUNTER, MAX_TCID, MessageId, Position, TxnId, hash_key, hash_keys
 
 
 @given(strategies.txn_ids)
@@ -114,6 +114,11 @@ def test_no_text_whatever_gives_another_error(parse: Callable[[str], object], te
 @given(st.binary(max_size=200))
 def test_the_routing_hash_stays_in_its_space(key: bytes) -> None:
     assert 0 <= hash_key(key) <= 0xFFFF
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_many_routing_hashes_are_those_of_each(keys: list[bytes]) -> None:
+    assert hash_keys(keys) == [hash_key(key) for key in keys]
 
 
 def test_the_routing_hash_never_changes() -> None:

@@ -57,6 +57,7 @@ def test_the_design_s_examples_parse() -> None:
         ),
         ("orders!", "expected topic://tenant/namespace/name$"),
         ("eu/orders", "expected topic://tenant/namespace/name$"),
+        ("sales/eu/orders!", "expected topic://tenant/namespace/name$"),
         ("Topic://a/b/c", "expected topic://tenant/namespace/name"),
         ("persistent://a/b/c", "expected topic://tenant/namespace/name"),
         ("topic://a/b", "has 2 parts"),

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.segments.virtual_time import run
 from txnwire.errors import InternalError, NotOwner
@@ -47,6 +48,49 @@ def test_a_restarted_task_begins_anew_whether_it_raised_or_returned_ever_more_sl
         await asyncio.wait([task])
         assert task.cancelled()
         assert (len(told), fatal) == (len(began), [])
+
+    under(scenario)
+
+
+def test_of_several_that_have_ended_the_latest_is_told_to_all_who_listen() -> None:
+    async def scenario(tasks: Tasks, told: list[TaskEnd], _: list[BaseException]) -> None:
+        others: list[TaskEnd] = []
+        tasks.witnesses.append(others.append)
+        with capture_logs() as logs:
+            for name in ("first", "second", "third"):
+                tasks.ended(name, "one", KeyError(name))
+                await asyncio.sleep(SETTLED_S / 4)
+                assert f"task {name} of one has ended" in (tasks.failing() or "")
+            tasks.ended("first", "one", _raised())
+        assert [end.name for end in told] == [end.name for end in others] == ["first", "second", "third", "first"]
+        assert "task first of one has ended" in (tasks.failing() or "")
+        assert logs[-1]["at"].count(" < ") == 1, "where it was raised, and where that was called"
+
+    under(scenario)
+
+
+def _raised() -> KeyError:
+    try:
+        _raises()
+    except KeyError as error:
+        return error
+    raise AssertionError
+
+
+def _raises() -> None:
+    raise KeyError("a defect")
+
+
+def test_an_end_hides_no_other_that_is_not_settled_yet() -> None:
+    async def scenario(tasks: Tasks, _: list[TaskEnd], __: list[BaseException]) -> None:
+        tasks.ended("long-ago", "", KeyError())
+        await asyncio.sleep(SETTLED_S / 2)
+        for name in ("first", "second", "third"):
+            tasks.ended(name, "", KeyError())
+        assert {who for who, _ in tasks._ended_at} == {"long-ago", "first", "second", "third"}
+        await asyncio.sleep(SETTLED_S * 0.75)
+        tasks.ended("last", "", KeyError())
+        assert {who for who, _ in tasks._ended_at} == {"first", "second", "third", "last"}
 
     under(scenario)
 
