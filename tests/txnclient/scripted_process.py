@@ -126,7 +126,7 @@ class ScriptedServer:
     def handlers(self) -> Mapping[str, Handler]:
         kinds = (
             "watch_cluster watch_layout new_txn end_txn announce_session create_topic join_subscription "
-            "leave_subscription open_producer send close_producer subscribe flow ack nack close_consumer "
+            "leave_subscription open_producer send close_producer subscribe flow ack nack close_consumer seek "
             "segment_positions admin_request list_topics take_snapshot register_producer take_name"
         )
         return {kind: self._scripted(kind, getattr(self, "_" + kind)) for kind in kinds.split()}
@@ -424,6 +424,10 @@ class ScriptedServer:
         return pb.Command(ok=pb.Ok())
 
     def _nack(self, peer: Peer, command: pb.Command) -> pb.Command:
+        return pb.Command(ok=pb.Ok())
+
+    def _seek(self, peer: Peer, command: pb.Command) -> pb.Command:
+        """Its consumers are not closed, as if the push that tells of it were lost."""
         return pb.Command(ok=pb.Ok())
 
     def _close_consumer(self, peer: Peer, command: pb.Command) -> pb.Command | None:

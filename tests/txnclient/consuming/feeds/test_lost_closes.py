@@ -8,6 +8,7 @@ import txnclient
 from tests.segments.virtual_time import run
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.waiting import until
+from txnclient.consuming.consumer import consumer_impl
 
 LEFT = SEGMENTS[0]
 
@@ -46,5 +47,23 @@ def test_behind_a_seek_that_only_the_next_attach_tells_of_what_is_held_comes_aga
             else:
                 await consumer.ack(held[0], txn=txn)
             await txn.abort()
+
+    run(scenario())
+
+
+def test_behind_a_seek_of_its_own_a_consumer_starts_over_in_every_segment() -> None:
+    """▲ What is in a buffer still was received before the seek, and can no longer be acked."""
+
+    async def scenario() -> None:
+        async with connected() as (cluster, client):
+            server = cluster.servers["broker:1"]
+            consumer = await client.consumer(TOPIC, "sub")
+            await until(lambda: len(server.permits) == len(SEGMENTS))
+            for segment in SEGMENTS:
+                server.deliver(segment, 0, b"before")
+            await until(lambda: all(feed.buffered for feed in consumer_impl(consumer)._feeds.values()))
+            await consumer.seek("latest")
+            assert await consumer.receive_many(10, timeout=1.0) == []
+            assert sorted(one.segment for _, one in server.consumers.values()) == sorted(SEGMENTS)
 
     run(scenario())
