@@ -31,6 +31,22 @@ def test_what_is_held_over_all_looks_is_late_once_it_is() -> None:
     assert [(message.entry, message.index) for message in late] == [(one, 2)]
 
 
+def test_each_message_is_late_by_its_own_time_in_whichever_copy_it_came() -> None:
+    timeouts, one, other, behind = AckTimeouts(), entry(0, 3), entry(0, 3), entry(1)
+
+    def late(*copies: tuple[ReceivedEntry, int]) -> list[tuple[ReceivedEntry, int]]:
+        held: dict[Position, dict[ReceivedEntry, int]] = {}
+        for copy, bits in copies:
+            held.setdefault(copy.position, {})[copy] = bits
+        return [(message.entry, message.index) for message in timeouts.look(held)]
+
+    assert late((one, 0b001)) == []
+    for _ in range(TICKS - 1):
+        assert late((one, 0b011), (other, 0b100), (behind, 0b1)) == []
+    assert late((one, 0b011), (other, 0b100), (behind, 0b1)) == [(one, 0)]
+    assert late((one, 0b010), (other, 0b100), (behind, 0b1)) == [(one, 1), (other, 2), (behind, 0)]
+
+
 def test_what_goes_to_the_dead_letters_is_not_late() -> None:
     """▲ Given back while it is being moved, the move would fail, again and again. A move may take long."""
     timeouts, one = AckTimeouts(), entry(0, 2)

@@ -47,6 +47,16 @@ async def test_p2_an_ack_over_several_segments_raises_what_the_last_of_them_was_
 
 
 @virtual_time
+async def test_what_is_nacked_goes_back_to_each_of_its_segments() -> None:
+    """▲ Or it would stay with a consumer that has given it back, for as long as it lives."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        await consumer.nack(await one_of_each(server, consumer), delay=0)
+        nacks = [command.nack for command in server.commands if command.HasField("nack")]
+        assert sorted(nack.consumer_id for nack in nacks) == sorted(map(server.consumer_of, SEGMENTS))
+
+
+@virtual_time
 async def test_p2_a_plain_cumulative_ack_says_nothing_of_what_was_lost_behind_it() -> None:
     """It comes again, and a transaction that has processed it must not commit."""
     async with connected() as (cluster, client):

@@ -11,8 +11,9 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.attached import LEFT, RIGHT, acks, attached
+from tests.txnclient.consuming.received.test_pieces import large
 from tests.txnclient.scripted_server import connected
-from tests.waiting import until
+from tests.waiting import until, until_turn
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.transactions.transaction import impl_of, transaction_impl
 from txnwire.errors import Overloaded
@@ -75,19 +76,24 @@ async def test_a_stream_starts_over_behind_an_abort_of_its_acks_and_not_behind_a
 async def test_an_abort_that_withdraws_the_last_acks_lets_a_segment_be_left_at_once() -> None:
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client)
-        server.deliver(LEFT, 0, b"a")
-        message = await consumer.receive()
-        server.refuse["ack"] = [Overloaded("later")]
+        server.deliver(LEFT, 0, *[b"a"] * 5)
+        messages = [await consumer.receive() for _ in range(5)]
+        server.refuse["ack"] = [Overloaded("later") for _ in messages]
         txn = await client.begin()
-        (acking,) = consumer_impl(consumer).ack_nowait(message, txn=transaction_impl(txn))
+        acking: list[asyncio.Future[None]] = []
+        for message in messages:
+            acking += consumer_impl(consumer).ack_nowait(message, txn=transaction_impl(txn))
+            await asyncio.sleep(0.01)  # they leave one by one
         await until(lambda: not server.refuse["ack"])
         left: list[bool] = []
         consumer_impl(consumer)._feeds[LEFT].acks.when_answered(lambda: left.append(True))
         assert not left
-        await txn.abort()
-        assert left
-        with pytest.raises(txnclient.InvalidTxnState):
-            await acking
+        aborting = asyncio.ensure_future(txn.abort())
+        await until_turn(lambda: left, "no ack holds the segment", most_turns=100)
+        await aborting
+        for one in acking:
+            with pytest.raises(txnclient.InvalidTxnState):
+                await one
 
 
 @virtual_time
@@ -216,6 +222,35 @@ async def test_all_acks_that_were_waiting_for_their_connection_are_void_after_a_
         assert acks(server) == []
         for txn in txns:
             await txn.abort()
+
+
+@virtual_time
+async def test_all_acks_that_were_gathered_as_the_broker_tells_of_a_seek_are_void() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"a", b"b")
+        held = [await consumer.receive() for _ in range(2)]
+        txns = [await client.begin() for _ in held]
+        waiting = []
+        for message, txn in zip(held, txns, strict=True):
+            waiting += consumer_impl(consumer).ack_nowait(message, txn=impl_of(txn))
+        consumer_impl(consumer)._feeds[LEFT]._on_subscribed(pb.SubscribeOk(seeks=1))
+        void = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(error) for error in void] == [txnclient.NotAllowed] * 2
+        assert acks(server) == []
+
+
+@virtual_time
+async def test_a7_all_pieces_that_no_consumer_will_ever_put_together_are_acked() -> None:
+    """▲ One that is not holds the subscription back, and with it what is kept of the topic."""
+    async with connected() as (cluster, client):
+        server, _ = await attached(cluster, client)
+        _, *ends = large(0, b"1", b"2", b"3")
+        entries = [pb.DeliveredEntry(ledger_id=1, entry_id=one.position.entry_id, entry=one.raw) for one in ends]
+        deliver = pb.Deliver(consumer_id=server.consumer_of(LEFT), entries=entries)
+        server.push_to_consumer(LEFT, pb.Command(deliver=deliver))
+        await until(lambda: acks(server))
+        assert [position.entry_id for ack in acks(server) for position in ack.positions] == [1, 2]
 
 
 @pytest.mark.parametrize("how", ["ack", "cumulative", "in a transaction"])

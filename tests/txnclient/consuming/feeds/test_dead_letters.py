@@ -168,7 +168,8 @@ async def test_all_permits_of_a_dead_batch_come_back(client: txnclient.Client) -
         await client.producer(TOPIC) as producer,
         await client.consumer(TOPIC, "workers", type="queue") as consumer,
     ):
-        await producer.send_many([("k", b"dead")] * 8)
+        values = [b"%d" % number for number in range(8)]
+        await producer.send_many([("k", value) for value in values])
         messages = await received(consumer, 8)
         policy = DeadLetterPolicy.of(client._moving(), 0, None)
         assert policy is not None
@@ -179,6 +180,7 @@ async def test_all_permits_of_a_dead_batch_come_back(client: txnclient.Client) -
         letters.put(holder, messages)
         await until(lambda: holder.free)
         assert (holder.free, letters.moved) == (8, 8)
+        assert [message.value for message in await dead_letters(client, DEAD, 8)] == values, "all are acked"
 
 
 async def test_all_permits_of_a_batch_that_could_not_be_moved_come_back(client: txnclient.Client) -> None:
@@ -324,6 +326,9 @@ async def test_a_dead_letter_topic_that_cannot_be_is_refused_when_the_consumer_i
     subscription = "x" * 128  # with the topic's it makes a name that is too long
     with pytest.raises(txnclient.InvalidArgument, match="give a dead_letter_topic"):
         await client.consumer(TOPIC, subscription, type="queue", max_redeliveries=0)
+    fitting = subscription[len("jobs--DLQ") :]
+    with pytest.raises(txnclient.InvalidArgument, match=f"the dead letters of {TOPIC}2"):
+        await client.consumer([TOPIC, TOPIC + "2"], fitting, type="queue", max_redeliveries=0)
     with pytest.raises(txnclient.InvalidArgument, match="come back to it"):
         await client.consumer(TOPIC, "workers", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC)
     async with await client.consumer(
