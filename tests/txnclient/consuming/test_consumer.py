@@ -298,6 +298,19 @@ async def test_a_segment_that_moves_away_takes_its_messages_along() -> None:
 
 
 @virtual_time
+async def test_all_segments_that_stay_share_the_prefetch_of_those_that_leave() -> None:
+    async with connected() as (cluster, client):
+        server, _ = await attached(cluster, client, prefetch=100)
+        for segment_id in (0, 1):
+            cluster.split(segment_id)
+        children = cluster.topology.active_paths
+        server.assign(*children)
+        await until(lambda: [server.permits[cid] for cid in sorted(server.consumers)] == [25] * 4)
+        server.assign(*children[:2])
+        await until(lambda: [server.permits[cid] for cid in sorted(server.consumers)] == [50] * 2)
+
+
+@virtual_time
 async def test_a_segment_that_comes_back_is_attached_under_the_new_epoch_and_old_copies_are_stale() -> None:
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client)

@@ -140,6 +140,16 @@ async def test_a_consumer_takes_the_first_assignment_of_another_controller_whate
 
 
 @virtual_time
+async def test_a_consumer_gives_up_all_segments_that_one_assignment_takes_from_it() -> None:
+    """▲ Nobody else is let in to a segment that it keeps, and it would go on with its messages."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.assign()
+        await until(lambda: not server.consumers)
+        assert consumer.segments == []
+
+
+@virtual_time
 async def test_c8_a_consumer_takes_no_assignment_of_another_one_of_its_name() -> None:
     """Of one that it has followed in this client: over one connection, and perhaps of a deleted subscription."""
     async with connected() as (cluster, client):
