@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 
 import pytest
 
@@ -17,9 +18,9 @@ from txnclient.serializers import serializer_of
 from txnwire.proto import txn_pb2 as pb
 
 
-def tell(server: ScriptedServer, sharing: int) -> None:
-    deliver = pb.Deliver(consumer_id=server.consumer_of(LEFT), sharing=sharing)
-    server.push_to_consumer(LEFT, pb.Command(deliver=deliver))
+def tell(server: ScriptedServer, sharing: int, segment: str = LEFT) -> None:
+    deliver = pb.Deliver(consumer_id=server.consumer_of(segment), sharing=sharing)
+    server.push_to_consumer(segment, pb.Command(deliver=deliver))
 
 
 def given_back(server: ScriptedServer) -> list[int]:
@@ -28,8 +29,8 @@ def given_back(server: ScriptedServer) -> list[int]:
     return [position.entry_id for nack in nacks if nack.unbegun for position in nack.positions]
 
 
-def flows(server: ScriptedServer) -> list[pb.Flow]:
-    consumer_id = server.consumer_of(LEFT)
+def flows(server: ScriptedServer, segment: str = LEFT) -> list[pb.Flow]:
+    consumer_id = server.consumer_of(segment)
     all_flows = [command.flow for command in server.commands if command.HasField("flow")]
     return [flow for flow in all_flows if flow.consumer_id == consumer_id]
 
@@ -72,6 +73,37 @@ async def test_who_hangs_revokes_its_permits_before_it_gives_back_and_grants_aga
         assert all(flow.sharing < 3 for flow in flows(server)), "it was granted something"
         assert await consumer.receive_many(1, timeout=0.1) == []
         await until(lambda: flows(server)[-1].sharing == 3)
+
+
+@virtual_time
+async def test_all_that_is_not_begun_is_given_back_however_many_commands_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txnclient.consuming.feeds.queue_feed.MAX_POSITIONS", 3)
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        for number in range(10):
+            server.deliver(LEFT, number, b"%d" % number)
+        begun = [await consumer.receive(timeout=5) for _ in range(5)]
+        tell(server, 1)
+        await until(lambda: sorted(given_back(server)) == list(range(6, 10)), within_s=PERIOD_S / 2)
+        await consumer.nack(begun, delay=0)
+        nacks = [command.nack for command in server.commands if command.HasField("nack")]
+        assert [position.entry_id for nack in nacks[-2:] for position in nack.positions] == list(range(5))
+
+
+@virtual_time
+async def test_who_hung_is_granted_messages_of_every_segment_again_when_it_asks() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        for segment in SEGMENTS:
+            tell(server, 1, segment)
+            await until(lambda: flows(server, segment)[-1].sharing == 1)  # noqa: B023
+            server.deliver(segment, 7, b"not begun")
+        await until(lambda: given_back(server) == [7, 7], within_s=3 * PERIOD_S)
+        before = Counter(server.permits)
+        assert await consumer.receive_many(1, timeout=0.1) == []
+        await until(lambda: all(server.permits[cid] > before[cid] for cid in server.consumers))
 
 
 @virtual_time

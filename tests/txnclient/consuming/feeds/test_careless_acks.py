@@ -11,12 +11,14 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.attached import attached
 from tests.txnclient.consuming.received.test_delivered import in_turn, named
+from tests.txnclient.consuming.received.test_pieces import large
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, ScriptedServer, connected
 from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.feeds import acks as acks_of_feeds
 from txnclient.consuming.received.message import Message
 from txnclient.transactions.transaction import impl_of
+from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_PERMITS
 
 LEFT, RIGHT = SEGMENTS
@@ -43,6 +45,26 @@ async def test_p2_an_ack_over_several_segments_raises_what_the_last_of_them_was_
         server.refuse["ack"] = [txnclient.StoreUnavailable("not now"), txnclient.NotAllowed("refused")]
         with pytest.raises(txnclient.NotAllowed, match="refused"):
             await (consumer.ack_cumulative(messages[1]) if cumulative else consumer.ack(messages))
+        assert server.seen["ack"] == 3
+
+
+@virtual_time
+async def test_p2_a_cumulative_ack_raises_what_any_of_its_commands_was_refused_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A value that has come in part lies before it, so it names what it acks: in as many commands as that takes."""
+    monkeypatch.setattr(acks_of_feeds, "MAX_POSITIONS", 1)
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        piece = pb.DeliveredEntry(ledger_id=1, entry_id=0, entry=large(0, b"1", b"2", producer="large")[0].raw)
+        deliver = pb.Deliver(consumer_id=server.consumer_of(LEFT), entries=[piece])
+        server.push_to_consumer(LEFT, pb.Command(deliver=deliver))
+        for number in range(1, 3):
+            server.deliver(LEFT, number, b"x")
+        *_, last = await in_turn(consumer, 2)
+        server.refuse["ack"] = [txnclient.StoreUnavailable("not now"), txnclient.NotAllowed("refused")]
+        with pytest.raises(txnclient.NotAllowed, match=f"segment://{LEFT}: .*refused"):
+            await consumer.ack_cumulative(last)
         assert server.seen["ack"] == 3
 
 

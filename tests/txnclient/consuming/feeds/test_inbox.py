@@ -77,6 +77,23 @@ def test_a_copy_is_not_handed_out_while_its_ack_is_under_way(inbox: Inbox) -> No
     assert take_all(inbox) == [(0, 0)]
 
 
+def test_no_entry_of_an_ack_comes_again_before_it_is_answered_and_each_does_once_it_is_refused(inbox: Inbox) -> None:
+    acked = {Position(1, number): 0b11 for number in range(3)}
+
+    def arrive_again() -> list[tuple[int, int]]:
+        inbox.drop_buffer()
+        for number in range(3):
+            inbox.arrived(entry(number, 2), b"")
+        return take_all(inbox)
+
+    everything = arrive_again()
+    assert len(everything) == 6
+    inbox.ack_started(acked)
+    assert arrive_again() == []
+    inbox.ack_answered(acked)
+    assert arrive_again() == everything
+
+
 def test_copies_of_what_is_held_give_their_permits_back() -> None:
     """▲ A broker spends permits on them after each restart: in the end it would have none left for what is new."""
     inbox = Inbox(4, keeps_holds=True)
@@ -104,15 +121,15 @@ def test_a_rewind_ends_every_hold(inbox: Inbox) -> None:
 
 
 def test_a_cumulative_ack_ends_the_holds_below_it(inbox: Inbox) -> None:
-    for number in range(3):
+    for number in range(4):
         inbox.arrived(entry(number, 2), b"")
     take_all(inbox)
-    inbox.cumulative_ack_started(Position(1, 1), 0b01)
-    inbox.ack_answered({Position(1, 1): 0b01})
+    inbox.cumulative_ack_started(Position(1, 2), 0b01)
+    inbox.ack_answered({Position(1, 2): 0b01})
     inbox.drop_buffer()
-    for number in range(3):
+    for number in range(4):
         inbox.arrived(entry(number, 2), b"")
-    assert take_all(inbox) == [(0, 0), (0, 1), (1, 0)]
+    assert take_all(inbox) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
 
 
 def test_a_reader_holds_nothing() -> None:

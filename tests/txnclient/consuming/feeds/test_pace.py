@@ -166,14 +166,14 @@ def test_of_an_entry_the_last_messages_are_given_back_and_the_first_ones_stay() 
     assert taken == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def piece(entry_id: int, number: int, pieces: int) -> ReceivedEntry:
+def piece(entry_id: int, number: int, pieces: int, *, chunk_id: int = 7) -> ReceivedEntry:
     raw = encode_entry(
         [OutgoingMessage(b"x")],
         producer="p",
         incarnation=1,
         sequence_id=number,
         publish_time_ms=1,
-        piece=Piece(chunk_id=7, number=number, pieces=pieces, total_bytes=pieces),
+        piece=Piece(chunk_id=chunk_id, number=number, pieces=pieces, total_bytes=pieces),
     )
     return ReceivedEntry("a/b/c/0000-ffff-0", Position(1, entry_id), raw)
 
@@ -184,16 +184,18 @@ def test_values_in_pieces_are_given_back_with_all_their_pieces_incomplete_ones_t
     inbox.grant_anew()
     for number in range(3):
         inbox.arrived(piece(number, number, 3), b"")
-    inbox.arrived(piece(10, 0, 2), b"")
+    for number in range(2):
+        inbox.arrived(piece(10 + number, number, 3, chunk_id=8), b"")
+    inbox.arrived(piece(20, 0, 3, chunk_id=9), b"")
     assert inbox.unbegun
     bits, counts = inbox.take_back(keep=0)
-    assert bits == counts == {Position(1, number): 1 for number in (0, 1, 2, 10)}
+    assert bits == counts == {Position(1, number): 1 for number in (0, 1, 2, 10, 11, 20)}
     assert not inbox.unbegun
-    inbox.arrived(piece(10, 0, 2), b"")
-    inbox.arrived(piece(11, 1, 2), b"")
+    for number in range(3):
+        inbox.arrived(piece(10 + number, number, 3, chunk_id=8), b"")
     (message,) = inbox.take(5)
     assert isinstance(message.entry, LargeEntry)
-    assert message.entry.positions == (Position(1, 10), Position(1, 11))
+    assert message.entry.positions == (Position(1, 10), Position(1, 11), Position(1, 12))
 
 
 @given(

@@ -204,6 +204,19 @@ def test_a_command_of_acks_or_nacks_is_bounded_by_positions_and_by_bytes(count: 
     assert sum(POSITION_BYTES + count // 8 for _ in parts[0]) <= MAX_BYTES + POSITION_BYTES + count // 8
 
 
+def test_all_entries_of_an_ack_that_never_left_are_let_go() -> None:
+    """Their messages are nacked: a transaction that acks these copies would take what another copy is out of."""
+    inbox = QueueInbox(WINDOW)
+    for number in range(3):
+        received = entry(number)
+        received.holder = inbox
+        inbox.arrived(received, b"")
+    copies = [message for _ in range(3) for message in inbox.take(1)]
+    assert all(is_current(inbox, copy) for copy in copies)
+    inbox.let_go({copy.position: 1 for copy in copies})
+    assert not any(is_current(inbox, copy) for copy in copies)
+
+
 class Asked(dict[Position, int]):
     """Counts how often a bitmap was looked up."""
 

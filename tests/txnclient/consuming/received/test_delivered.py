@@ -82,6 +82,22 @@ def test_p2_of_every_segment_is_known_how_far_it_was_handed_out_before_a_message
         assert len(inbox.delivered) <= 2 * sum(1 for one in unacked if one[0] == name) + FIRST_COMPACTION
 
 
+def test_p2_of_very_many_unacked_messages_each_is_known_with_its_place() -> None:
+    order = DeliveryOrder()
+    inbox, other = (Inbox(1000, keeps_holds=True, delivered=Delivered(order, name)) for name in "ab")
+    between: list[Message] = []
+    for number in range(3 * FIRST_COMPACTION):
+        for one in (inbox, other):
+            one.arrived(entry(number), b"")
+        inbox.take(1)
+        between += other.take(1)
+    assert inbox.delivered is not None
+    for message in reversed(between):
+        up_to = inbox.delivered.before(place_of(message))
+        assert up_to is not None
+        assert up_to.positions == (message.position,)
+
+
 def test_p2_what_comes_again_after_a_failed_ack_hides_nothing_behind_it() -> None:
     order = DeliveryOrder()
     inbox, other = (Inbox(100, keeps_holds=True, delivered=Delivered(order, name)) for name in "ab")

@@ -170,6 +170,22 @@ def test_a_lost_connection_begins_incomplete_values_anew() -> None:
     assert inbox.take_passed() == []
 
 
+def test_values_that_a_lost_connection_drops_and_that_are_passed_over_then_change_no_cumulative_ack() -> None:
+    inbox = stream()
+    begun = [large(number, b"1", b"2", producer=f"p{number}")[0] for number in range(3)]
+    whole = large(10, b"1", b"2") + large(12, b"3", b"4")
+    arrive(inbox, *begun, *whole)
+    assert inbox.begun == begun[0].position
+    inbox.drop_buffer()
+    assert inbox.begun is None
+    arrive(inbox, *begun, *whole)
+    inbox.ended()
+    assert inbox.take_passed() == [one.position for one in begun]
+    arrive(inbox, entry_of(20, b"behind"))
+    *_, last = take_all(inbox)
+    assert inbox.held_up_to(UpTo.of(last)) is None
+
+
 def test_a_cumulative_ack_leaves_out_values_that_end_behind_it() -> None:
     inbox = stream()
     a, b = large(0, b"a1", b"a2", b"a3", producer="a"), large(0, b"b1", b"b2", producer="b")
