@@ -113,6 +113,23 @@ def test_a_grandchild_takes_after_a_parent_that_was_elsewhere() -> None:
     assert pauses.is_paused(grandchild)
 
 
+def test_a_merged_segment_takes_after_whichever_parent_takes_after_a_paused_one() -> None:
+    """Neither of the two parents was here."""
+    family = {0: ((), (2, 3)), 1: ((), (4, 5)), 3: ((0,), (6,)), 4: ((1,), (6,)), 6: ((3, 4), ())}
+    segments = [
+        pb.Segment(
+            segment_id=number, path=f"public/default/orders/0000-ffff-{number}", parents=parents, children=children
+        )
+        for number, (parents, children) in family.items()
+    ]
+    merged = segments[-1].path
+    for grandparent in segments[:2]:
+        pauses = PausedSegments(lambda: [TOPIC])
+        pauses.pause([grandparent.path])
+        pauses.comes(merged, TopicLayout.from_wire(pb.Layout(topic=TOPIC, exists=True, segments=segments)))
+        assert pauses.is_paused(merged)
+
+
 def test_what_is_no_segment_of_the_topics_is_refused_and_nothing_is_paused() -> None:
     pauses = PausedSegments(lambda: [TOPIC])
     for wrong in (["nonsense"], [LEFT, "public/default/others/0000-ffff-0"], [LEFT, 7], 7):

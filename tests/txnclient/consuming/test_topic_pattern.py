@@ -261,15 +261,20 @@ async def test_topics_that_cannot_be_joined_now_keep_no_others_waiting() -> None
 
 
 @virtual_time
-async def test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_joined() -> None:
+async def test_a_topic_whose_record_cannot_be_read_keeps_no_other_one_from_being_joined(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    damaged = [NAMES + "a", NAMES + "b"]
     async with connected() as (cluster, client):
         server, cluster.topics = cluster.servers["broker:1"], []
         consumer = await client.consumer(topics_pattern=".*", subscription="s")
-        server.unreadable[NAMES + "a"] = None
-        cluster.topics = [NAMES + "a", TOPIC]
+        server.unreadable = dict.fromkeys(damaged)
+        cluster.topics = [*damaged, TOPIC]
         await until(lambda: consumer.topics == [TOPIC])
         await asyncio.sleep(10.0)
         assert await consumer.receive_many(1, timeout=1.0) == []
+    for topic in damaged:
+        assert caplog.text.count(f"the record of {topic} cannot be read") == 1
 
 
 @virtual_time

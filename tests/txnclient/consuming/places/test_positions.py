@@ -51,6 +51,18 @@ def test_they_are_kept_as_text() -> None:
             Positions.from_json(wrong)
 
 
+@pytest.mark.parametrize("topic", [TOPIC, OTHER])
+def test_wherever_a_segment_of_another_topic_stands_in_the_text_it_is_refused(topic: str) -> None:
+    """▲ A broker would read its position in the wrong log."""
+    segments = ("0000-7fff-0", "8000-ffff-1")
+    paths = {one: [f"{one.removeprefix('topic://')}/{segment}" for segment in segments] for one in (TOPIC, OTHER)}
+    paths[topic][1] = "public/default/parcels/8000-ffff-1"
+    at = NextMessage(Position(3, 4), 5)
+    positions = Positions({one: TopicPositions(7, 2, dict.fromkeys(paths[one], at)) for one in paths})
+    with pytest.raises(txnclient.InvalidArgument, match=f"positions of {topic} name segment {paths[topic][1]}"):
+        Positions.from_json(positions.to_json())
+
+
 async def test_a_reader_and_another_subscription_go_on_where_the_first_stands(client: txnclient.Client) -> None:
     """Also amid a batch, and in segments of which nothing was acked."""
     await client.create_topic(TOPIC, segments=3)

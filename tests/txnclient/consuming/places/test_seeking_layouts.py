@@ -12,7 +12,10 @@ import pytest
 import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.reading.changing_layouts import LEFT, RIGHT, ROOT, SPLIT, Layouts, Server, settle
-from tests.txnclient.scripted_server import TOPIC
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC
+from tests.txnclient.scripted_server import connected as scripted
+from txnclient.connection.topic_layout import TopicLayout
+from txnclient.consuming.places.seeking import unsought
 from txnwire.proto import txn_pb2 as pb
 from txnwire.transport.serving import Handler, Peer
 
@@ -98,3 +101,25 @@ async def test_a_segment_that_its_owner_does_not_know_is_sought_until_the_layout
             return
         await seeking
         assert server.sought[-1] == ROOT if what == "comes back" else sorted(server.sought[-2:]) == [LEFT, RIGHT]
+
+
+@pytest.mark.parametrize("what", ["seek", "segment_positions"])
+@virtual_time
+async def test_a_seek_that_one_of_the_owners_refuses_is_refused(what: str) -> None:
+    """▲ Told as done, part of the topic would stay where it was."""
+    async with scripted("broker:1", "broker:2") as (cluster, client):
+        cluster.owners[SEGMENTS[1]] = "broker:2"
+        cluster.servers["broker:2"].refuse[what] = [txnclient.NotAllowed("not here")]
+        with pytest.raises(txnclient.NotAllowed, match="not here"):
+            await client.seek_subscription(TOPIC, "s", "earliest")
+        await client.seek_subscription(TOPIC, "s", "earliest")
+
+
+def test_all_segments_are_sought_at_once_that_need_not_wait_for_a_parent() -> None:
+    wire = pb.Layout(topic=TOPIC, exists=True)
+    family: dict[int, tuple[int, ...]] = {0: (), 1: (), 2: (0,), 3: (0,), 4: (3, 1), 5: ()}
+    for number, parents in family.items():
+        wire.segments.add(segment_id=number, path=str(number), parents=parents)
+    layout = TopicLayout.from_wire(wire)
+    assert unsought(layout, []) == [["0", "1", "5"], ["2", "3"], ["4"]]
+    assert unsought(layout, ["0", "1", "3"]) == [["2", "4", "5"]]
