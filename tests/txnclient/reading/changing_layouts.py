@@ -24,6 +24,12 @@ ROOT = f"{PATH}/0000-ffff-0"
 LEFT, RIGHT = f"{PATH}/0000-7fff-1", f"{PATH}/8000-ffff-2"
 
 
+OTHER = "topic://public/default/bills"
+
+
+OTHER_ROOT = f"{TopicName.parse(OTHER).path}/0000-ffff-0"
+
+
 SPLIT = {ROOT: ("SEALED", (), (1, 2)), LEFT: ("ACTIVE", (0,), ()), RIGHT: ("ACTIVE", (0,), ())}
 
 
@@ -90,9 +96,25 @@ class Layouts(Cluster):
         return layout
 
 
+class TwoTopics(Layouts):
+    """Another topic of one segment, which never changes."""
+
+    def become(self, segments: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]]) -> None:
+        super().become(segments)
+        self.owners[OTHER_ROOT] = "broker:1"
+
+    def layout(self, topic: str) -> pb.Layout:
+        if topic != OTHER:
+            return super().layout(topic)
+        layout = pb.Layout(topic=OTHER, exists=True, epoch=1, revision=self.revision, topic_revision=1)
+        owner = "broker:1"
+        layout.segments.add(path=OTHER_ROOT, hi=0xFFFF, state="ACTIVE", owner=owner, owner_address=owner)
+        return layout
+
+
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Layouts, Server, txnclient.Client]]:
-    cluster = Layouts()
+async def connected(cluster: Layouts | None = None) -> AsyncIterator[tuple[Layouts, Server, txnclient.Client]]:
+    cluster = cluster or Layouts()
     await cluster.start()
     async with txnclient.connect(
         "txn://broker:1", transport=cluster.transport, clock=cluster.clock, random=Random(1)

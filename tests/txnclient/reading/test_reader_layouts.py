@@ -366,3 +366,42 @@ async def test_s7_children_wait_for_what_is_left_of_a_parent_that_retention_has_
         await until(lambda: {LEFT, RIGHT} == set(attached(server)))
         server.deliver(LEFT, 0, b"newer")
         assert (await reader.receive()).value == b"newer"
+
+
+@virtual_time
+async def test_s7_a_segment_whose_seal_is_not_known_yet_keeps_no_other_one_s_children_waiting() -> None:
+    async with scripted() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        async with client.reader(TOPIC):
+            await until(lambda: len(server.consumers) == 2)
+            end_of(server, SEGMENTS[0])
+            cluster.split(1)
+            end_of(server, SEGMENTS[1])
+            await until(lambda: set(attached(server)) == {SEGMENTS[0], cluster.path(2), cluster.path(3)})
+
+
+@virtual_time
+async def test_all_segments_that_retention_has_taken_are_left_as_soon_as_the_layout_says_so() -> None:
+    async with connected() as (cluster, server, client):
+        cluster.become({LEFT: ("SEALED", (), (3,)), RIGHT: ("SEALED", (), (3,)), AGAIN: ("ACTIVE", (1, 2), ())})
+        async with client.reader(TOPIC):
+            await until(lambda: {LEFT, RIGHT} == set(attached(server)))
+            cluster.become({AGAIN: ("ACTIVE", (), ())})
+            await until(lambda: {AGAIN} == set(attached(server)))
+
+
+@virtual_time
+async def test_a_reader_ends_though_several_segments_were_taken_before_it_had_begun_them() -> None:
+    async with connected() as (cluster, server, client):
+        cluster.become(SPLIT)
+        server.positions = dict.fromkeys(SPLIT, Position(1, 0))
+        async with client.reader(TOPIC, end="latest", isolation="read_uncommitted") as reader:
+            await until(lambda: ROOT in attached(server))
+            server.deliver(ROOT, 0, b"parent")
+            end_of(server, ROOT, sealed=False)
+            await settle()
+            cluster.become({AGAIN: ("ACTIVE", (), ())})
+            await settle()
+            assert (await reader.receive()).value == b"parent"
+            assert await reader.receive_many(1, timeout=5.0) == []
+            assert reader.ended

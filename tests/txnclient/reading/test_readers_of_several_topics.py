@@ -1,4 +1,4 @@
-"""Readers of several topics, each with a layout of its own."""
+"""Readers and watches of several topics, each with a layout of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,25 @@ from typing import Any
 import pytest
 
 import txnclient
+from tests.segments.virtual_time import virtual_time
+from tests.txnclient.reading.changing_layouts import (
+    LEFT,
+    OTHER,
+    OTHER_ROOT,
+    ROOT,
+    SPLIT,
+    TwoTopics,
+    attached,
+    connected,
+    end_of,
+    settle,
+)
+from tests.txnclient.scripted_server import TOPIC
+from tests.waiting import until
+from txnclient import NextMessage, Snapshot
 from txnwire.clock import SystemClock
+from txnwire.ids import Position
+from txnwire.snapshot import SegmentBounds, TopicBounds
 
 ORDERS, BILLS = "topic://public/default/orders", "topic://public/default/bills"
 
@@ -101,3 +119,92 @@ async def test_the_deletion_of_any_of_them_ends_the_reader_with_an_error(
             await sent(client, gone, range(10))
         with pytest.raises(txnclient.TopicNotFound, match=gone):
             await reader.receive(timeout=20)
+
+
+# ---- on a scripted broker: one of two topics changes ----------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("topics", [[OTHER, TOPIC], [TOPIC, OTHER]], ids=["the last", "the first"])
+
+
+def cut(topics: list[str], epoch: int) -> Snapshot:
+    bounds = SegmentBounds(Position(1, 0), Position(1, 0))
+    of = {OTHER: TopicBounds(1, {OTHER_ROOT: bounds}), TOPIC: TopicBounds(epoch, {ROOT: bounds})}
+    return Snapshot(epoch * 10, {topic: of[topic] for topic in topics})
+
+
+@BOTH
+@virtual_time
+async def test_each_of_them_is_looked_up_before_a_reader_is_opened(topics: list[str]) -> None:
+    async with connected(TwoTopics()) as (cluster, _, client):
+        cluster.exists = False
+        with pytest.raises(txnclient.TopicNotFound, match=TOPIC):
+            await client.reader(topics)
+
+
+@BOTH
+@virtual_time
+async def test_positions_name_where_the_reader_stands_in_each_of_them(topics: list[str]) -> None:
+    """▲ A topic that they do not name would be read from the earliest on."""
+    async with connected(TwoTopics()) as (cluster, server, client):
+        cluster.become(cluster.segments)
+        async with client.reader(topics) as reader:
+            await until(lambda: len(server.consumers) == 2)
+            for segment in (ROOT, OTHER_ROOT):
+                server.deliver(segment, 7, b"x")
+                await reader.receive()
+            found = reader.positions().topics
+            behind = NextMessage(Position(1, 8))
+            assert {topic: one.segments for topic, one in found.items()} == {
+                TOPIC: {ROOT: behind},
+                OTHER: {OTHER_ROOT: behind},
+            }
+
+
+@BOTH
+@virtual_time
+async def test_x2_what_retention_took_of_any_of_them_is_not_left_out_silently(topics: list[str]) -> None:
+    async with connected(TwoTopics()) as (cluster, _, client):
+        cluster.lost_id = 0
+        cluster.become({path: facts for path, facts in SPLIT.items() if path != ROOT})
+        with pytest.raises(txnclient.InvalidArgument, match=f"{ROOT} no longer exists"):
+            await client.reader(topics, end=cut(topics, 1))
+
+
+@BOTH
+@virtual_time
+async def test_the_deletion_of_any_of_them_does_not_let_a_reader_end_before_its_end(topics: list[str]) -> None:
+    """▲ What of the topic was still to begin would look read."""
+    async with connected(TwoTopics()) as (cluster, server, client):
+        cluster.become(SPLIT)
+        server.positions = {ROOT: Position(1, 0), LEFT: Position(1, 0)}
+        async with client.reader(topics, end="latest", isolation="read_uncommitted") as reader:
+            await until(lambda: ROOT in attached(server))
+            server.deliver(ROOT, 0, b"parent")
+            end_of(server, ROOT, sealed=False)
+            await settle()
+            cluster.exists = False
+            cluster.become({})
+            await settle()
+            assert (await reader.receive()).value == b"parent"
+            with pytest.raises(txnclient.TopicNotFound, match=TOPIC):
+                await reader.receive(timeout=5)
+            assert not reader.ended
+
+
+@BOTH
+@virtual_time
+async def test_another_layout_of_any_of_them_wakes_a_watch(topics: list[str]) -> None:
+    async with connected(TwoTopics()) as (cluster, _, client):
+        cluster.become(cluster.segments)
+        async with client.watch(cut(topics, 2)) as watch:
+            assert not await watch.wait(1.0)
+            cluster.become(SPLIT)
+            assert await watch.wait(5.0)
+
+
+@BOTH
+@virtual_time
+async def test_a_watch_waits_for_the_layout_that_its_snapshot_has_seen_of_each_of_them(topics: list[str]) -> None:
+    async with connected(TwoTopics()) as (_, _, client):
+        with pytest.raises(txnclient.Timeout, match=f"waiting for layout 2 of {TOPIC}"):
+            await client.watch(cut(topics, 2))

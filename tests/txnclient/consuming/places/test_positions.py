@@ -45,6 +45,7 @@ def test_they_are_kept_as_text() -> None:
         positions.to_json().replace("[3,4,5]", f"[{2**64},4,5]"),
         positions.to_json().replace("[3,4,5]", f"[3,4,{2**32}]"),
         positions.to_json().replace('"life":7', '"life":true'),
+        positions.to_json().replace('"epoch":2', '"epoch":-2'),
         positions.to_json().replace(PATH, PATH.replace("orders", "invoices")),
     ):  # fmt: skip
         with pytest.raises(txnclient.InvalidArgument):
@@ -165,6 +166,20 @@ async def test_positions_of_a_topic_that_was_deleted_and_made_again_are_refused(
             with pytest.raises(txnclient.InvalidArgument, match="deleted"):
                 await client.consumer(TOPIC, "another", start=old)
         assert await consumer.receive_many(10, timeout=0.05) == [], "nothing has moved"
+
+
+async def test_positions_of_which_any_topic_was_made_again_move_none(client: txnclient.Client) -> None:
+    for topic in (TOPIC, OTHER):
+        await client.create_topic(topic)
+        await sent(client, topic, range(3))
+    async with client.consumer([TOPIC, OTHER], "s") as consumer:
+        beginning = (await consumer.positions()).topics
+        await values(consumer, 6)
+        stands = await consumer.positions()
+        former = TopicPositions(1, 1, beginning[OTHER].segments)
+        with pytest.raises(txnclient.InvalidArgument, match=f"an earlier topic {OTHER}"):
+            await consumer.seek(Positions({TOPIC: beginning[TOPIC], OTHER: former}))
+        assert await consumer.positions() == stands
 
 
 async def test_positions_wait_for_a_layout_as_new_as_theirs(cluster: InProcessCluster) -> None:
