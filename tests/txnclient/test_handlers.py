@@ -127,6 +127,34 @@ async def test_a_queue_s_first_batch_is_one_message_and_a_stream_s_is_all_there_
         assert (done.messages, done.transactions) == (10, transactions)
 
 
+@pytest.mark.parametrize(
+    ("last", "nacked", "again"),
+    [(ZeroDivisionError("by nought"), 2, 0), (txnclient.Overloaded("no room"), 0, 1)],
+    ids=["for good", "passing"],
+)
+@virtual_time
+async def test_of_a_queue_s_batch_every_failure_counts(
+    last: Exception, nacked: int, again: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """▲ One that passes, wherever it stands in the batch, is no message's own: nacked for it, it would die one day."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        server.deliver(LEFT, 0, b"good", b"bad", b"worse")
+        await until(lambda: consumer_impl(consumer).has_buffered)
+        failures, stop = {b"bad": ValueError("bad"), b"worse": last}, asyncio.Event()
+
+        def handler(message: txnclient.Message[bytes]) -> None:
+            if message.value in failures:
+                raise failures[message.value]
+
+        running = asyncio.create_task(txnclient.process(consumer, handler, stop=stop))
+        await until(lambda: server.seen["nack"])
+        stop.set()
+        done = await running
+        assert (done.messages, done.nacked, done.again) == (1, nacked, again)
+        assert caplog.text.count("is given back: the handler raised") == max(1, nacked)
+
+
 @virtual_time
 async def test_what_gathers_while_commits_are_under_way_stays_about_the_bytes_of_a_batch() -> None:
     async with connected() as (cluster, client):

@@ -129,6 +129,30 @@ async def test_one_batch_takes_from_as_few_segments_as_it_can() -> None:
 
 
 @virtual_time
+async def test_a_batch_stays_about_its_bytes_however_many_messages_it_takes_at_once() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        for number in range(30):
+            server.deliver(LEFT, number, b"l")
+        await asyncio.sleep(0.1)
+        size = len(server.encoded(0, b"l"))
+        found = [await consumer_impl(consumer).receive_batch(100, 10 * size, 1.0) for _ in range(3)]
+        assert [len(batch) for batch in found] == [10, 10, 10]
+
+
+@pytest.mark.parametrize("segment", SEGMENTS)
+@virtual_time
+async def test_there_is_something_to_receive_wherever_it_came(segment: str) -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        assert not consumer_impl(consumer).has_buffered
+        server.deliver(segment, 0, b"x")
+        await until(lambda: consumer_impl(consumer).has_buffered, within_s=1.0)
+        consumer.pause()
+        assert not consumer_impl(consumer).has_buffered
+
+
+@virtual_time
 async def test_a_segment_that_is_always_full_holds_up_no_other_s_batches() -> None:
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client)

@@ -202,15 +202,17 @@ async def test_a_leave_that_lands_late_does_not_end_the_next_membership(
     ):
         transport.hold.add("leave_subscription")
         transport.lose["assignment"] = 1_000_000
-        await other.create_topic(NAMES + "a")
-        await until(lambda: transport.held)
+        for topic in ("a", "b"):
+            await other.create_topic(NAMES + topic)
+        await until(lambda: len(transport.held) == 2)
         transport.lose.clear()
         joins = transport.sent["join_subscription"]
         with suppress(AssertionError):
             await until(lambda: transport.sent["join_subscription"] > joins, within_s=1.0)
         transport.release()
-        await sent(other, NAMES + "a", b"1")
-        assert (await consumer.receive(timeout=30)).value == b"1"
+        for topic in ("a", "b"):
+            await sent(other, NAMES + topic, topic.encode())
+        assert {(await consumer.receive(timeout=30)).value for _ in range(2)} == {b"a", b"b"}
 
 
 async def test_a_topic_whose_dead_letters_can_have_no_topic_is_told_and_left_out(

@@ -119,10 +119,13 @@ async def test_v5_latest_waits_for_children_that_a_sealed_segment_must_have() ->
         assert server.seen["subscribe"] == 2, "of the other child nothing was readable"
 
 
+@pytest.mark.parametrize("sealed", [ROOT, LEFT, RIGHT])
 @virtual_time
-async def test_v5_a_seal_that_is_given_up_does_not_hold_a_reader_back() -> None:
+async def test_v5_a_seal_that_is_given_up_does_not_hold_a_reader_back(sealed: str) -> None:
     async with connected() as (cluster, _, client):
-        cluster.sealed[ROOT] = None
+        if sealed != ROOT:
+            cluster.become(SPLIT)
+        cluster.sealed[sealed] = None
         opening = asyncio.ensure_future(open_reader(client, end="latest", isolation="read_uncommitted"))
         await settle()
         assert not opening.done()
@@ -165,6 +168,19 @@ async def test_s7_what_a_root_holds_back_is_not_readable_in_its_grandchildren_ei
             client._session, [TOPIC], committed=True, min_revision=0, deadline=client._session.deadline()
         )
         assert ends == {ROOT: Position(1, 4), LEFT: EARLIEST, grandchild: EARLIEST}
+
+
+@pytest.mark.parametrize("held", [LEFT, RIGHT])
+@virtual_time
+async def test_s7_what_either_parent_holds_back_is_not_readable_in_what_they_were_merged_into(held: str) -> None:
+    async with connected() as (cluster, server, client):
+        cluster.become(MERGED)
+        server.positions = dict.fromkeys(MERGED, Position(1, 4))
+        cluster.held[held] = Position(1, 7)
+        ends = await latest_ends(
+            client._session, [TOPIC], committed=True, min_revision=0, deadline=client._session.deadline()
+        )
+        assert ends == {**dict.fromkeys((ROOT, LEFT, RIGHT), Position(1, 4)), AGAIN: EARLIEST}
 
 
 @virtual_time

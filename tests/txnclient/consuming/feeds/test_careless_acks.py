@@ -180,8 +180,11 @@ async def test_c1_all_segments_that_a_transaction_has_acked_in_are_delivered_aga
         await until(lambda: server.seen["subscribe"] == 4, within_s=5.0)
 
 
+@pytest.mark.parametrize("named_first", [True, False])
 @virtual_time
-async def test_a5_behind_a_lost_connection_all_comes_again_though_acks_of_other_transactions_are_pending_too() -> None:
+async def test_a5_behind_a_lost_connection_all_comes_again_though_acks_of_other_transactions_are_pending_too(
+    named_first: bool,
+) -> None:
     """▲ As somebody may have committed the named one without this writer: nobody tells the client."""
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client)
@@ -189,8 +192,8 @@ async def test_a5_behind_a_lost_connection_all_comes_again_though_acks_of_other_
             server.deliver(LEFT, number, b"%d" % number)
         shared, own = await client.begin(name="job/1"), await client.begin()
         first, second, held = await in_turn(consumer, 3)
-        await consumer.ack(first, txn=shared)
-        await consumer.ack(second, txn=own)
+        for message, txn in zip((first, second), (shared, own) if named_first else (own, shared), strict=True):
+            await consumer.ack(message, txn=txn)
         await server.cut()
         await until(lambda: server.seen["subscribe"] == 4)
         server.deliver(LEFT, 0, b"0")

@@ -61,16 +61,30 @@ async def test_a_move_that_does_not_end_leaves_no_producer_open_behind_its_consu
         assert failed == []
 
 
-async def moving(cluster: Cluster, client: txnclient.Client) -> tuple[ScriptedServer, txnclient.Consumer[bytes]]:
-    """A consumer amid the move of a dead message, whose topic is not made yet."""
+async def moving(
+    cluster: Cluster, client: txnclient.Client, *, messages: int = 1, ack_timeout: float | None = None
+) -> tuple[ScriptedServer, txnclient.Consumer[bytes]]:
+    """A consumer amid the move of dead messages, whose topic is not made yet."""
     server = cluster.servers["broker:1"]
-    consumer = await client.consumer(TOPIC, "s", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC + "-x")
+    consumer = await client.consumer(
+        TOPIC, "s", type="queue", max_redeliveries=0, dead_letter_topic=TOPIC + "-x", ack_timeout=ack_timeout
+    )
     await until(lambda: len(server.consumers) == 2)
-    server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
+    server.deliver(SEGMENTS[0], 0, *[b"dead"] * messages, redelivery_count=1)
     server.hold["create_topic"] = asyncio.Event()
-    assert await consumer.receive_many(1, timeout=0.1) == []
+    assert await consumer.receive_many(messages, timeout=0.1) == []
     await until(lambda: server.seen["create_topic"])
     return server, consumer
+
+
+@virtual_time
+async def test_no_message_of_a_move_that_takes_long_is_given_back_meanwhile() -> None:
+    """▲ Given back it would come again, and the move could not ack it."""
+    async with connected() as (cluster, client):
+        server, _ = await moving(cluster, client, messages=3, ack_timeout=2.0)
+        await asyncio.sleep(6.0)
+        assert server.seen["nack"] == 0
+        server.hold.clear()
 
 
 @virtual_time

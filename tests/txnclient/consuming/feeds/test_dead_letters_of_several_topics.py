@@ -12,6 +12,7 @@ from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.feeds import dead_letters
 from txnclient.consuming.feeds.dead_letters import DeadLetters
+from txnclient.producing.producer_impl import ProducerImpl
 
 STUCK, HEALTHY = "topic://public/default/stuck", "topic://public/default/healthy"
 
@@ -72,3 +73,4 @@ async def test_c5_a_consumer_closes_however_many_topics_take_no_dead_letters(
             await consumer.close()
         with pytest.raises(txnclient.InvalidArgument, match="closed"):
             await waiting
+        assert not any(isinstance(one, ProducerImpl) for one in client._opened), "none is left open"

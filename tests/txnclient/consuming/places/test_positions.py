@@ -11,7 +11,7 @@ from tests.cluster import InProcessCluster
 from tests.waiting import until
 from txnclient import NextMessage, Positions, TopicPositions
 from txnclient.connection.topic_layout import TopicLayout
-from txnclient.consuming.places.positions import start_in
+from txnclient.consuming.places.positions import check_topics, start_in
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -37,6 +37,17 @@ async def values(receiver: txnclient.Consumer[bytes] | txnclient.Reader[bytes], 
 def test_they_are_kept_as_text() -> None:
     positions = Positions({TOPIC: TopicPositions(7, 2, {PATH: NextMessage(Position(3, 4), 5)})})
     assert Positions.from_json(positions.to_json()) == positions
+    paths = [
+        f"{one.removeprefix('topic://')}/{low}" for one in (TOPIC, OTHER) for low in ("0000-7fff-0", "8000-ffff-1")
+    ]
+    at = {path: NextMessage(Position(3, number), number) for number, path in enumerate(paths)}
+    several = Positions(
+        {
+            TOPIC: TopicPositions(7, 2, {path: at[path] for path in paths[:2]}),
+            OTHER: TopicPositions(8, 3, {path: at[path] for path in paths[2:]}),
+        }
+    )
+    assert Positions.from_json(several.to_json()) == several
     for wrong in (
         "", "[]", "{}", '{"v":2,"topics":{}}', '{"v":1,"topics":{"x":{}}}', '{"v":1}', "7",
         positions.to_json().replace("[3,4,5]", "[3,4]"),
@@ -129,6 +140,13 @@ async def test_over_a_split_what_came_of_a_named_segment_begins_at_its_beginning
             assert await values(third, len(rest)) == rest
 
 
+def test_of_positions_every_topic_is_looked_at() -> None:
+    empty, named = TopicPositions(7, 2, {}), TopicPositions(7, 2, {PATH: NextMessage(Position(3, 4))})
+    check_topics(Positions({OTHER: empty, TOPIC: named}), [TOPIC, OTHER])
+    with pytest.raises(txnclient.InvalidArgument, match=f"belong to {OTHER}"):
+        check_topics(Positions({TOPIC: named, OTHER: empty}), [TOPIC])
+
+
 @pytest.mark.parametrize("named", [3, 4, 5, 6])
 def test_a_segment_of_which_any_far_descendant_is_named_is_passed(named: int) -> None:
     """▲ Begun at its earliest, all of it would come again."""
@@ -158,7 +176,9 @@ async def test_positions_of_a_topic_that_was_deleted_and_made_again_are_refused(
     unknown = Positions({TOPIC: TopicPositions(0, 1, positions.topics[TOPIC].segments)})
     async with client.consumer(TOPIC, "s") as consumer:
         assert await values(consumer, 3) == [0, 1, 2]
-        for old in (positions, unknown):
+        there = (await consumer.positions()).topics[TOPIC].segments
+        mixed = Positions({TOPIC: TopicPositions(0, 1, {**there, **positions.topics[TOPIC].segments})})
+        for old in (positions, unknown, mixed):
             with pytest.raises(txnclient.InvalidArgument, match="deleted"):
                 await consumer.seek(old)
             with pytest.raises(txnclient.InvalidArgument, match="deleted"):
@@ -176,6 +196,7 @@ async def test_positions_of_which_any_topic_was_made_again_move_none(client: txn
         beginning = (await consumer.positions()).topics
         await values(consumer, 6)
         stands = await consumer.positions()
+        assert list(stands.topics) == [TOPIC, OTHER]
         former = TopicPositions(1, 1, beginning[OTHER].segments)
         with pytest.raises(txnclient.InvalidArgument, match=f"an earlier topic {OTHER}"):
             await consumer.seek(Positions({TOPIC: beginning[TOPIC], OTHER: former}))

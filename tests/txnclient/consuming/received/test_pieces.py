@@ -170,6 +170,19 @@ def test_a_lost_connection_begins_incomplete_values_anew() -> None:
     assert inbox.take_passed() == []
 
 
+@pytest.mark.parametrize("first_whole", ["a", "b"])
+def test_a_reader_goes_on_at_the_first_piece_of_whatever_it_has_not_handed_out(first_whole: str) -> None:
+    inbox = Inbox(100, keeps_holds=False)
+    begun = [large(number, b"1", b"2", producer=producer) for number, producer in enumerate("ab")]
+    arrive(inbox, *(pieces[0] for pieces in begun))
+    for position, pieces in enumerate(begun if first_whole == "a" else reversed(begun), start=2):
+        pieces[1].position = Position(1, position)
+        arrive(inbox, pieces[1])
+        assert inbox.begun == Position(1, 0)
+    take_all(inbox)
+    assert inbox.begun is None
+
+
 def test_values_that_a_lost_connection_drops_and_that_are_passed_over_then_change_no_cumulative_ack() -> None:
     inbox = stream()
     begun = [large(number, b"1", b"2", producer=f"p{number}")[0] for number in range(3)]
