@@ -15,7 +15,7 @@ from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.consuming.consumer import consumer_impl
-from txnclient.handlers import PrefetchedTransaction
+from txnclient.handlers import ABORT_TIMEOUT_S, PrefetchedTransaction
 
 TIMEOUT_S = 30.0
 
@@ -128,20 +128,20 @@ async def test_a_queue_s_first_batch_is_one_message_and_a_stream_s_is_all_there_
 
 
 @pytest.mark.parametrize(
-    ("last", "nacked", "again"),
-    [(ZeroDivisionError("by nought"), 2, 0), (txnclient.Overloaded("no room"), 0, 1)],
+    ("worse", "done", "nacked", "again"),
+    [(ZeroDivisionError("by nought"), 2, 2, 0), (txnclient.Overloaded("no room"), 1, 0, 1)],
     ids=["for good", "passing"],
 )
 @virtual_time
 async def test_of_a_queue_s_batch_every_failure_counts(
-    last: Exception, nacked: int, again: int, caplog: pytest.LogCaptureFixture
+    worse: Exception, done: int, nacked: int, again: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """▲ One that passes, wherever it stands in the batch, is no message's own: nacked for it, it would die one day."""
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client, type="queue")
-        server.deliver(LEFT, 0, b"good", b"bad", b"worse")
+        server.deliver(LEFT, 0, b"good", b"bad", b"worse", b"good, too")
         await until(lambda: consumer_impl(consumer).has_buffered)
-        failures, stop = {b"bad": ValueError("bad"), b"worse": last}, asyncio.Event()
+        failures, stop = {b"bad": ValueError("bad"), b"worse": worse}, asyncio.Event()
 
         def handler(message: txnclient.Message[bytes]) -> None:
             if message.value in failures:
@@ -150,8 +150,8 @@ async def test_of_a_queue_s_batch_every_failure_counts(
         running = asyncio.create_task(txnclient.process(consumer, handler, stop=stop))
         await until(lambda: server.seen["nack"])
         stop.set()
-        done = await running
-        assert (done.messages, done.nacked, done.again) == (1, nacked, again)
+        found = await running
+        assert (found.messages, found.nacked, found.again) == (done, nacked, again)
         assert caplog.text.count("is given back: the handler raised") == max(1, nacked)
 
 
@@ -175,6 +175,48 @@ async def test_what_gathers_while_commits_are_under_way_stays_about_the_bytes_of
         committing.set()
         await running
         assert batches == [1, 2, 2]
+
+
+@virtual_time
+async def test_no_more_messages_are_taken_than_asked_for_however_many_commits_are_under_way() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, *[b"value"] * 10)
+        committing = server.hold["end_txn"] = asyncio.Event()
+        taken: list[bytes] = []
+        running = asyncio.create_task(
+            txnclient.process(consumer, lambda message: taken.append(message.value), batch_messages=1, max_messages=3)
+        )
+        await until(lambda: len(taken) == 3)
+        await asyncio.sleep(1.0)
+        committing.set()
+        assert (await running).messages == len(taken) == 3
+
+
+@virtual_time
+async def test_a_loop_that_ends_with_an_error_waits_for_all_commits_that_are_under_way() -> None:
+    """▲ Given up, what they have done would be done again."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, *[b"good"] * 2, b"bad")
+        first, second = asyncio.Event(), asyncio.Event()
+        server.hold["end_txn"] = first
+
+        def handler(message: txnclient.Message[bytes]) -> None:
+            if message.value == b"bad":
+                raise ValueError("bad")
+
+        running = asyncio.create_task(txnclient.process(consumer, handler, batch_messages=1))
+        await until(lambda: server.seen["end_txn"])
+        await asyncio.sleep(1.0)
+        server.hold["end_txn"] = second
+        first.set()
+        await asyncio.sleep(2 * ABORT_TIMEOUT_S)  # also of the transaction that was begun ahead
+        assert not running.done()
+        second.set()
+        with pytest.raises(ValueError, match="bad"):
+            await running
+        assert list(cluster.states.values()).count("COMMITTED") == 2
 
 
 @virtual_time

@@ -219,16 +219,17 @@ async def test_a_topic_whose_dead_letters_can_have_no_topic_is_told_and_left_out
     client: txnclient.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """▲ Whoever made it would end the consumers of all others; at the opening that is an error of the caller's."""
-    long = NAMES + "x" * 100
+    long, other = NAMES + "x" * 100, NAMES + "y" * 100
     options: dict[str, Any] = {"topics_pattern": PATTERN, "type": "queue", "max_redeliveries": 3}
     async with client.consumer(subscription="s" * 30, **options) as consumer:
-        await client.create_topic(long)
-        await until(lambda: long in caplog.text)
+        for topic in (long, other):
+            await client.create_topic(topic)
+        await until(lambda: long in caplog.text and other in caplog.text)
         await client.create_topic(NAMES + "a")
         await sent(client, NAMES + "a", b"v")
         assert (await consumer.receive(timeout=20)).value == b"v"
         assert consumer.topics == [NAMES + "a"]
-    assert caplog.text.count("is left out") == 1
+    assert caplog.text.count("is left out") == 2
     with pytest.raises(txnclient.InvalidArgument, match="too long"):
         await client.consumer(subscription="s" * 30, **options)
 
@@ -357,3 +358,20 @@ async def test_a_topic_that_comes_again_is_joined_though_another_one_before_it_c
         assert not following.done()
         following.cancel()
         await asyncio.wait((following,))
+
+
+@virtual_time
+async def test_of_several_topics_that_were_left_one_whose_subscription_alone_was_deleted_fails_the_consumer() -> None:
+    """▲ Joined as if it had just come, its subscription would be made again, and begin where nobody had asked for."""
+    async with connected() as (cluster, client):
+        server, damaged = cluster.servers["broker:1"], NAMES + "damaged"
+        server.unreadable[damaged] = None
+        await client.describe_topic(TOPIC)
+        joined = SomeJoined()
+        followed = FollowedTopics(client._session, TopicPattern(".*", left_out=lambda _: False), joined)
+        followed.left(damaged, txnclient.TopicNotFound("it was deleted"))
+        followed.left(TOPIC, txnclient.SubscriptionNotFound("it was deleted"))
+        cluster.topics = [damaged, TOPIC]
+        with pytest.raises(txnclient.SubscriptionNotFound):
+            await asyncio.wait_for(followed.follow(), 60.0)
+        assert joined.topics == []

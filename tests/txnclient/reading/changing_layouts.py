@@ -77,6 +77,7 @@ class Layouts(Cluster):
             epoch=self.epoch,
             revision=self.revision,
             topic_revision=self.epoch,
+            life=self.life,
         )
         if self.lost_id is not None:
             layout.lost_segment_id = self.lost_id

@@ -14,7 +14,7 @@ from txnclient import EntryHead, WholeHeads
 from txnclient.consuming.received.pieces import Pieces
 from txnclient.reading.entry_heads import PieceHead, heads_of
 from txnwire.entry import Piece
-from txnwire.ids import Position
+from txnwire.ids import Position, TxnId
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -70,3 +70,33 @@ def test_a_column_that_is_too_short_makes_no_page_of_fewer_heads() -> None:
         heads_of(pb.ScanEntriesOk(columns=columns))
     columns.sizes_bytes.append(1)
     assert len(heads_of(pb.ScanEntriesOk(columns=columns))) == 2
+
+
+def test_each_head_of_a_page_names_its_own_producer_transaction_and_place() -> None:
+    columns = pb.HeadColumns(
+        ledger_ids=[1, 1, 2],
+        entry_ids=[7, 8, 0],
+        counts=[1, 2, 3],
+        sizes_bytes=[10, 20, 30],
+        publish_times_ms=[5, 6, 7],
+        sequence_ids=[0, 1, 2],
+        producers=[1, 0, 1],
+        txns=[2, 0, 1],
+    )
+    for name, incarnation in (("p", 3), ("q", 4)):
+        columns.producer_names.add(name=name, incarnation=incarnation)
+    for counter in (1, 2):
+        columns.txn_ids.add(txnid_least_bits=counter)
+    found = heads_of(pb.ScanEntriesOk(columns=columns))
+    assert [(one.position, one.messages, one.size_bytes) for one in found] == [
+        (Position(1, 7), 1, 10),
+        (Position(1, 8), 2, 20),
+        (Position(2, 0), 3, 30),
+    ]
+    assert [(one.producer, one.incarnation) for one in found] == [("q", 4), ("p", 3), ("q", 4)]
+    assert [one.txn_id for one in found] == [TxnId(0, 2), None, TxnId(0, 1)]
+
+
+def test_of_an_older_owner_s_page_all_heads_are_taken() -> None:
+    heads = [pb.EntryHead(ledger_id=1, entry_id=number, count=1) for number in range(3)]
+    assert [one.position for one in heads_of(pb.ScanEntriesOk(heads=heads))] == [Position(1, n) for n in range(3)]

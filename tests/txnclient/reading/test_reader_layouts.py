@@ -80,6 +80,23 @@ async def test_s7_a_merged_segment_waits_for_both_of_its_parents() -> None:
             await until(lambda: AGAIN in attached(server))
 
 
+@pytest.mark.parametrize("first", [LEFT, RIGHT])
+@virtual_time
+async def test_s7_up_to_an_end_too_a_merged_segment_waits_for_both_of_its_parents(first: str) -> None:
+    async with connected() as (cluster, server, client):
+        cluster.become(MERGED)
+        server.positions = dict.fromkeys((LEFT, RIGHT, AGAIN), Position(1, 0))
+        async with client.reader(TOPIC, end="latest", isolation="read_uncommitted") as reader:
+            await until(lambda: {LEFT, RIGHT} == set(attached(server)))
+            for parent in (first, LEFT if first == RIGHT else RIGHT):
+                await settle()
+                assert AGAIN not in attached(server)
+                server.deliver(parent, 0, b"parent")
+                end_of(server, parent, sealed=False)
+                assert (await reader.receive()).value == b"parent"
+            await until(lambda: AGAIN in attached(server))
+
+
 @virtual_time
 async def test_a_segment_is_not_left_before_its_topic_says_that_it_was_sealed() -> None:
     """▲ A seal is undone when its change is given up, and the segment goes on."""
@@ -421,3 +438,25 @@ async def test_a_reader_ends_though_several_segments_were_taken_before_it_had_be
             assert (await reader.receive()).value == b"parent"
             assert await reader.receive_many(1, timeout=5.0) == []
             assert reader.ended
+
+
+@virtual_time
+async def test_s7_children_of_several_parents_that_retention_has_taken_wait_each_for_its_own() -> None:
+    async with connected() as (cluster, server, client):
+        of_left, of_right = f"{PATH}/0000-7fff-3", f"{PATH}/8000-ffff-4"
+        children = {of_left: ("ACTIVE", (1,), ()), of_right: ("ACTIVE", (2,), ())}
+        cluster.become({LEFT: ("SEALED", (), (3,)), RIGHT: ("SEALED", (), (4,)), **children})
+        async with client.reader(TOPIC) as reader:
+            await until(lambda: {LEFT, RIGHT} == set(attached(server)))
+            for parent in (LEFT, RIGHT):
+                server.deliver(parent, 0, b"older")
+            await settle()
+            cluster.become(dict.fromkeys(children, ("ACTIVE", (), ())))
+            await settle()
+            assert not set(children) & set(attached(server))
+            assert [message.value for message in await reader.receive_many(1)] == [b"older"]
+            await until(lambda: of_left in attached(server))
+            await settle()
+            assert of_right not in attached(server)
+            assert [message.value for message in await reader.receive_many(1)] == [b"older"]
+            await until(lambda: set(children) == set(attached(server)))

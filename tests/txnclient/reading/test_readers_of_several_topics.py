@@ -193,6 +193,30 @@ async def test_the_deletion_of_any_of_them_does_not_let_a_reader_end_before_its_
 
 @BOTH
 @virtual_time
+async def test_a_reader_goes_on_in_no_other_topic_of_any_of_their_names(topics: list[str]) -> None:
+    """▲ Of which its client may hear before it has heard of the deletion."""
+    async with connected(TwoTopics()) as (cluster, server, client):
+        cluster.life = 1
+        cluster.become(cluster.segments)
+        async with client.reader(topics) as reader:
+            await until(lambda: len(server.consumers) == 2)
+            cluster.life = 2
+            cluster.become(cluster.segments)
+            with pytest.raises(txnclient.TopicNotFound, match=TOPIC):
+                await reader.receive(timeout=5)
+
+
+@virtual_time
+async def test_all_their_segments_share_the_window_of_a_reader() -> None:
+    async with connected(TwoTopics()) as (cluster, server, client):
+        cluster.become({path: facts for path, facts in SPLIT.items() if path != ROOT})
+        async with client.reader([OTHER, TOPIC], prefetch=30):
+            await until(lambda: len(server.permits) == 3)
+            assert list(server.permits.values()) == [10] * 3
+
+
+@BOTH
+@virtual_time
 async def test_another_layout_of_any_of_them_wakes_a_watch(topics: list[str]) -> None:
     async with connected(TwoTopics()) as (cluster, _, client):
         cluster.become(cluster.segments)

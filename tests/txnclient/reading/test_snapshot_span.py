@@ -137,3 +137,13 @@ def test_without_an_end_the_layout_tells_whether_what_is_gone_held_anything(
     old = snapshot(10, 10, revision=50, more={CHILD: at_start})
     found = Span(old, None).lost(TOPIC, lambda path: path == PATH, lost_id)
     assert found is None if lost is None else found is not None and found.startswith(lost)
+
+
+@pytest.mark.parametrize("gone", [PATH, CHILD])
+def test_either_snapshot_may_have_seen_a_segment_of_a_former_topic_of_the_name(gone: str) -> None:
+    def of(epoch: int) -> Snapshot:
+        return Snapshot(10 * epoch, {TOPIC: TopicBounds(epoch, {PATH: EMPTY, CHILD: EMPTY})})
+
+    for span in (Span(of(1), of(5)), Span(of(5), None), Span(None, of(5))):
+        assert span.of_former_topic(TOPIC, 2, lambda path: path == gone) == gone
+        assert span.of_former_topic(TOPIC, 5, lambda path: path == gone) is None, "its layout is known"

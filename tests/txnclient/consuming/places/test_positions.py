@@ -201,6 +201,8 @@ async def test_positions_of_which_any_topic_was_made_again_move_none(client: txn
         with pytest.raises(txnclient.InvalidArgument, match=f"an earlier topic {OTHER}"):
             await consumer.seek(Positions({TOPIC: beginning[TOPIC], OTHER: former}))
         assert await consumer.positions() == stands
+        await consumer.seek(Positions(beginning))
+        assert await values(consumer, 6) == [0, 0, 1, 1, 2, 2]
 
 
 async def test_positions_wait_for_a_layout_as_new_as_theirs(cluster: InProcessCluster) -> None:

@@ -69,6 +69,20 @@ async def test_a_seek_reaches_children_that_a_sealed_segment_must_have(given_up:
         assert sorted(server.sought) == sorted([ROOT] if given_up else [ROOT, LEFT, RIGHT])
 
 
+@pytest.mark.parametrize("sealed", [LEFT, RIGHT])
+@virtual_time
+async def test_a_seek_waits_for_the_children_of_any_segment_that_is_sealed(sealed: str) -> None:
+    async with connected() as (cluster, server, client):
+        cluster.become(SPLIT)
+        cluster.sealed[sealed] = None
+        seeking = asyncio.ensure_future(client.seek_subscription(TOPIC, "s", "earliest", timeout=60.0))
+        await settle()
+        assert sorted(server.sought) == sorted(SPLIT)
+        assert not seeking.done()
+        cluster.sealed.clear()
+        await seeking
+
+
 @virtual_time
 async def test_a_seek_that_waits_for_the_children_of_a_sealed_segment_says_so_when_its_time_is_up() -> None:
     async with connected() as (cluster, server, client):
@@ -117,7 +131,7 @@ async def test_a_seek_that_one_of_the_owners_refuses_is_refused(what: str) -> No
 
 def test_all_segments_are_sought_at_once_that_need_not_wait_for_a_parent() -> None:
     wire = pb.Layout(topic=TOPIC, exists=True)
-    family: dict[int, tuple[int, ...]] = {0: (), 1: (), 2: (0,), 3: (0,), 4: (3, 1), 5: ()}
+    family: dict[int, tuple[int, ...]] = {0: (), 1: (), 2: (0,), 3: (0,), 4: (1, 3), 5: ()}
     for number, parents in family.items():
         wire.segments.add(segment_id=number, path=str(number), parents=parents)
     layout = TopicLayout.from_wire(wire)

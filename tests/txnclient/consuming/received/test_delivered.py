@@ -205,6 +205,18 @@ def test_p2_what_aborts_have_brought_back_twice_is_lost_from_its_first_message_o
         order.check_nothing_lost(2, begun_s=5.5)
 
 
+@pytest.mark.parametrize("by_an_abort", [False, True])
+def test_p2_any_segment_may_be_the_one_that_lost_something_before_a_message(by_an_abort: bool) -> None:
+    order = DeliveryOrder()
+    for segment, place in (("a", 8), ("b", 1)):
+        if by_an_abort:
+            order.given_back(segment, place, 5.0)
+        else:
+            order.lost(segment, place)
+    with pytest.raises(txnclient.TxnConflict, match="segment://b"):
+        order.check_nothing_lost(2, begun_s=5.0)
+
+
 def test_p2_of_very_many_segments_that_have_left_the_latest_are_remembered() -> None:
     order = DeliveryOrder()
     for number in range(LOST_REMEMBERED + 1):
