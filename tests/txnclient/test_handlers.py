@@ -10,7 +10,7 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.consuming.attached import LEFT, attached
+from tests.txnclient.consuming.attached import LEFT, RIGHT, attached
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
 from txnclient.connection.tasks import OwnedTasks
@@ -91,6 +91,65 @@ async def test_one_whose_begin_failed_or_that_is_half_over_gives_way_to_a_new_on
         assert (txn.id != stale, cluster.states[stale]) == (True, "ABORTED")
         await txn.abort()
         await tasks.close()
+
+
+@virtual_time
+async def test_one_that_is_dropped_and_whose_abort_nobody_answers_is_aborted_later() -> None:
+    """▲ The batches that come need it as little as it needs them."""
+    async with connected() as (cluster, client):
+        server, tasks = cluster.servers["broker:1"], OwnedTasks()
+        ahead = await prefetched(client, tasks)
+        await begun(ahead)
+        server.ignore["end_txn"] = 2
+        await ahead.drop()
+        assert open_ones(cluster) == 1
+        await until(lambda: not open_ones(cluster), within_s=TIMEOUT_S)
+        await tasks.close()
+
+
+@virtual_time
+async def test_a_commit_is_asked_for_until_it_is_known() -> None:
+    """▲ Aborted instead, all of its batch would be done again."""
+    async with connected(timeout=3.0) as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"value")
+        server.ignore["end_txn"] = 1_000
+        running = asyncio.create_task(txnclient.process(consumer, lambda _: None, max_messages=1))
+        await asyncio.sleep(20.0)
+        server.ignore.clear()
+        done = await running
+        assert (done.messages, done.again) == (1, 0)
+        assert list(cluster.states.values()) == ["COMMITTED"]
+
+
+@virtual_time
+async def test_a_loop_that_was_told_to_stop_takes_nothing_more() -> None:
+    """▲ What it took behind its end, nobody would handle."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        stop = asyncio.Event()
+        running = asyncio.create_task(txnclient.process(consumer, lambda _: None, stop=stop))
+        await asyncio.sleep(1.0)
+        stop.set()
+        assert (await running).messages == 0
+        server.deliver(LEFT, 0, b"value")
+        assert (await consumer.receive(timeout=5.0)).value == b"value"
+
+
+@virtual_time
+async def test_a_queue_s_loop_ends_with_its_own_error_also_where_its_messages_cannot_be_given_back() -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        server.deliver(LEFT, 0, b"value")
+        server.hold["new_txn"] = asyncio.Event()
+        server.refuse["new_txn"] = [txnclient.DataCorrupt("the record is damaged")]
+        running = asyncio.create_task(txnclient.process(consumer, lambda _: None))
+        await until(lambda: server.seen["new_txn"])
+        server.assign(RIGHT)
+        await until(lambda: consumer.segments == [RIGHT])
+        server.hold["new_txn"].set()
+        with pytest.raises(txnclient.DataCorrupt):
+            await asyncio.wait_for(running, 60.0)
 
 
 @virtual_time
@@ -257,3 +316,4 @@ async def test_a_queue_gives_its_messages_back_though_nobody_answers_the_abort()
         server.ignore.clear()
         server.deliver(LEFT, 0, b"value", redelivery_count=1)
         assert (await running).again == 1
+        await until(lambda: not open_ones(cluster), "aborted later", within_s=60.0)

@@ -135,3 +135,60 @@ async def test_c5_a_consumer_whose_closing_is_cancelled_amid_a_move_to_dead_lett
         await _gone(server)
         with pytest.raises(txnclient.InvalidArgument, match="is closed"):
             await receiving
+
+
+@virtual_time
+async def test_c5_a_transaction_that_its_block_tried_to_abort_is_aborted_once_somebody_answers() -> None:
+    """▲ The block has ended as if all were well: nobody else asks, and it would hold up readers for its whole time."""
+    async with consuming() as (cluster, _, consumer):
+        server = server_of(cluster)
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive(1.0)
+        server.ignore["end_txn"] = 1
+        async with consumer.transaction(message) as txn:
+            with pytest.raises(txnclient.Timeout):
+                await txn.abort(timeout=1.0)
+        await until(lambda: cluster.states == {txn.id: "ABORTED"}, within_s=30.0)
+
+
+@virtual_time
+async def test_a_stream_s_block_that_fails_starts_over_once_its_abort_is_known_and_raises_its_own_error() -> None:
+    """▲ While it may be open, what it has acked does not come again, and messages behind that would be done first."""
+    async with consuming() as (cluster, _, consumer):
+        server = server_of(cluster)
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive(1.0)
+
+        async def block() -> None:
+            async with consumer.transaction(message, timeout=300.0):
+                raise ZeroDivisionError
+
+        server.ignore["end_txn"] = 1_000
+        ending, subscribed = asyncio.create_task(block()), server.seen["subscribe"]
+        await asyncio.sleep(100.0)
+        assert not ending.done()
+        assert server.seen["subscribe"] == subscribed
+        server.ignore.clear()
+        with pytest.raises(ZeroDivisionError):
+            await ending
+        assert list(cluster.states.values()) == ["ABORTED"]
+        await until(lambda: server.seen["subscribe"] > subscribed)
+
+
+@virtual_time
+async def test_a_block_that_fails_raises_its_own_error_also_where_its_messages_cannot_be_given_back() -> None:
+    async with connected() as (cluster, client):
+        server = server_of(cluster)
+        consumer = await client.consumer(TOPIC, "workers", type="queue")
+        await until(lambda: len(server.permits) == len(SEGMENTS))
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive(1.0)
+
+        async def block() -> None:
+            async with consumer.transaction(message):
+                server.assign(RIGHT)
+                await until(lambda: consumer.segments == [RIGHT])
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await block()

@@ -95,6 +95,32 @@ async def test_a_consumer_closed_while_no_controller_answers_leaves_the_next_one
 
 
 @virtual_time
+async def test_a_leave_that_no_controller_ever_answers_is_given_up_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.ignore["leave_subscription"] = 1_000
+        await consumer.close()
+        await until(lambda: server.seen["leave_subscription"] > 1)
+        await asyncio.sleep(60.0)
+        left = server.seen["leave_subscription"]
+        await asyncio.sleep(60.0)
+        assert server.seen["leave_subscription"] == left
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@virtual_time
+async def test_a_consumer_whose_join_is_not_answered_leaves_for_the_case_that_it_arrives() -> None:
+    """▲ Or the controller would keep segments for a consumer that nobody has, for as long as the client lives."""
+    async with connected(timeout=3.0) as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.ignore["join_subscription"] = 1_000
+        with pytest.raises(txnclient.Timeout):
+            await client.consumer(TOPIC, "sub")
+        kinds = [command.WhichOneof("body") for command in server.commands]
+        assert kinds.index("leave_subscription") > kinds.index("join_subscription")
+
+
+@virtual_time
 async def test_a_leave_that_a_controller_refuses_which_leads_no_more_reaches_the_next_one() -> None:
     """Or that one would keep the segments for it until its grace is over."""
     async with connected() as (cluster, client):

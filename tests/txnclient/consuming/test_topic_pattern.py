@@ -375,3 +375,16 @@ async def test_of_several_topics_that_were_left_one_whose_subscription_alone_was
         with pytest.raises(txnclient.SubscriptionNotFound):
             await asyncio.wait_for(followed.follow(), 60.0)
         assert joined.topics == []
+
+
+@virtual_time
+async def test_topics_that_cannot_be_listed_for_a_while_end_nothing() -> None:
+    async with connected() as (cluster, client):
+        server, cluster.topics = cluster.servers["broker:1"], []
+        consumer = await client.consumer(topics_pattern=".*", subscription="s")
+        server.ignore["list_topics"] = 1_000
+        cluster.topics = [TOPIC]
+        await asyncio.sleep(60.0)
+        assert await consumer.receive_many(1, timeout=1.0) == []
+        server.ignore.clear()
+        await until(lambda: consumer.topics == [TOPIC])

@@ -460,3 +460,24 @@ async def test_s7_children_of_several_parents_that_retention_has_taken_wait_each
             assert of_right not in attached(server)
             assert [message.value for message in await reader.receive_many(1)] == [b"older"]
             await until(lambda: set(children) == set(attached(server)))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@virtual_time
+async def test_a_segment_that_its_owner_does_not_know_is_asked_for_until_the_layout_says_so_too(leaves: bool) -> None:
+    """What retention has taken meanwhile has nothing left to read."""
+    async with connected() as (cluster, server, client):
+        cluster.become(SPLIT)
+        server.positions = dict.fromkeys(SPLIT, Position(1, 4))
+        await client.describe_topic(TOPIC)
+        server.refuse["segment_positions"] = [txnclient.TopicNotFound("no such segment") for _ in range(1000)]
+        finding = asyncio.ensure_future(
+            latest_ends(client._session, [TOPIC], committed=True, min_revision=0, deadline=client._session.deadline())
+        )
+        await asyncio.sleep(1.0)
+        assert not finding.done()
+        if leaves:
+            cluster.become({path: facts for path, facts in SPLIT.items() if path != ROOT})
+        server.refuse.clear()
+        ends = await finding
+        assert ends == {**dict.fromkeys(SPLIT, Position(1, 4)), **({ROOT: EARLIEST} if leaves else {})}

@@ -292,6 +292,24 @@ async def test_after_an_interrupted_loop_what_it_had_comes_before_all_else(
     await asyncio.to_thread(work)
 
 
+async def test_what_a_queue_s_handler_refuses_is_given_back_and_the_loop_goes_on(cluster: InProcessCluster) -> None:
+    def work() -> txnclient.ProcessStatistics:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.producer(TOPIC) as producer:
+                producer.send_many([b"%d" % number for number in range(5)])
+
+            def handler(message: txnclient.Message[bytes]) -> None:
+                if message.value == b"3":
+                    raise ZeroDivisionError
+
+            with client.consumer(TOPIC, "sub", type="queue", redelivery_delay=60.0) as consumer:
+                return txnclient.sync.process(consumer, handler, max_messages=5)
+
+    done = await asyncio.to_thread(work)
+    assert (done.messages, done.nacked) == (4, 1)
+
+
 SCRIPT = """
     import sys, txnclient.sync
     client = txnclient.sync.connect(sys.argv[1])

@@ -14,6 +14,7 @@ from tests.waiting import until
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.feeds.dead_letters import DeadLetterPolicy, DeadLetters
 from txnclient.producing.producer_impl import ProducerImpl
+from txnwire.proto import txn_pb2 as pb
 
 
 class Holder:
@@ -133,4 +134,50 @@ async def test_a_copy_of_which_nobody_knows_fails_its_move_alone() -> None:
         letters.put(holder, [message])  # type: ignore[arg-type]
         await until(lambda: letters.moved)
         assert (failed, sorted(cluster.states.values())) == ([], ["ABORTED", "COMMITTED"])
+        await letters.close()
+
+
+@virtual_time
+async def test_a_move_fails_by_its_own_error_though_its_abort_fails_too() -> None:
+    """▲ Which tells whether the consumer can go on."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "s", type="queue")
+        await until(lambda: len(server.consumers) == 2)
+        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
+        message, holder, failed = await consumer.receive(), Holder(), list[txnclient.TxnError]()
+        policy = DeadLetterPolicy(client._moving(), 0, TOPIC)
+        letters = DeadLetters(client._session, policy, "s", redelivery_delay_s=0.0, on_failed=failed.append)
+        server.refuse["send"] = [txnclient.DataCorrupt("its segment is damaged")]
+        server.refuse["end_txn"] = [txnclient.NotAllowed("no")]
+        letters.put(holder, [message])  # type: ignore[arg-type]
+        await until(lambda: holder.given_back)
+        assert [type(error) for error in failed] == [txnclient.DataCorrupt]
+        assert "failed: no" in "".join(failed[0].__notes__)
+        await letters.close()
+
+
+@virtual_time
+async def test_a_topic_of_dead_letters_that_another_client_makes_first_is_as_good() -> None:
+    async with connected() as (cluster, client):
+        server, layout = cluster.servers["broker:1"], cluster.layout
+        consumer = await client.consumer(TOPIC, "s", type="queue")
+        await until(lambda: len(server.consumers) == 2)
+        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
+        message, holder = await consumer.receive(), Holder()
+        await consumer.close()
+        cluster.layout = lambda topic: pb.Layout(topic=topic, exists=False, revision=cluster.revision)  # type: ignore[method-assign]
+        cluster.announce()
+        await asyncio.sleep(1.0)
+        policy = DeadLetterPolicy(client._moving(), 0, TOPIC)
+        letters = DeadLetters(client._session, policy, "s", redelivery_delay_s=0.0, on_failed=pytest.fail)  # type: ignore[arg-type]
+        server.hold["create_topic"] = asyncio.Event()
+        server.refuse["create_topic"] = [txnclient.TopicExists("with two segments")]
+        letters.put(holder, [message])  # type: ignore[arg-type]
+        await until(lambda: server.seen["create_topic"])
+        cluster.layout = layout  # type: ignore[method-assign]
+        cluster.announce()
+        server.hold["create_topic"].set()
+        await until(lambda: letters.moved or holder.given_back)
+        assert (letters.moved, holder.given_back) == (1, 0)
         await letters.close()

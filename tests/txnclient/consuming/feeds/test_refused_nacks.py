@@ -11,6 +11,8 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.attached import LEFT, attached
 from tests.txnclient.scripted_server import connected
 from tests.waiting import until
+from txnclient.connection.links import Link
+from txnwire.proto import txn_pb2 as pb
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,28 @@ async def test_a_nack_whose_connection_ends_is_done() -> None:
         async with asyncio.timeout(1.0):
             await nacking
         server.hold["nack"].set()
+
+
+@pytest.mark.parametrize(
+    "how", [txnclient.ConnectionLost("it has ended"), txnclient.Overloaded("too much is under way")]
+)
+@virtual_time
+async def test_a_nack_that_cannot_even_be_sent_is_done(
+    how: txnclient.TxnError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ By attaching again, if the connection goes on: else nobody would work on the message."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive()
+        before = server.seen["subscribe"]
+
+        def refuse(link: Link, command: pb.Command, *, timeout_s: float) -> asyncio.Future[pb.Command]:
+            raise how
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Link, "call_nowait", refuse)
+            await consumer.nack(message, delay=0)
+        lost = isinstance(how, txnclient.ConnectionLost)
+        await asyncio.sleep(1.0)
+        assert server.seen["subscribe"] == before + (not lost)
