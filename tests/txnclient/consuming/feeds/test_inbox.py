@@ -108,6 +108,17 @@ def test_copies_of_what_is_held_give_their_permits_back() -> None:
     assert take_all(inbox) == []
 
 
+def test_the_permits_of_entries_that_are_left_out_or_dropped_come_back_whole() -> None:
+    """▲ Else a reader of which a span hides much, or a consumer that is rewound often, would be sent nothing more."""
+    inbox = Inbox(10, keeps_holds=True)
+    assert inbox.attached() == 10
+    inbox.left_out(entry(0, 10), bytes([0b11]))
+    assert inbox.permits_due() == 8
+    inbox.arrived(entry(1, 8), b"")
+    inbox.rewound()
+    assert inbox.permits_due() == 8
+
+
 def test_a_rewind_ends_every_hold(inbox: Inbox) -> None:
     inbox.arrived(entry(0), b"")
     inbox.arrived(entry(1), b"")

@@ -98,6 +98,24 @@ def test_an_application_that_asks_for_nothing_keeps_nothing_and_is_granted_nothi
     assert inbox.permits_due() == 10
 
 
+def test_of_an_entry_every_message_counts_however_it_ends() -> None:
+    """▲ Counted as one, a consumer of batches would have too small a window, or be granted less each time."""
+    inbox = shared()
+    inbox.asked_for(8)
+    assert inbox.grant_anew() == 8
+    arrive(inbox, 0, 8)
+    inbox.starved()
+    assert inbox.window == 16
+    assert inbox.permits_due() == 8
+    inbox.pace.begin_period(inbox.buffered, asks=1)
+    inbox.take(8)
+    assert inbox.look(asks=2) is Wait.SHORT
+    assert inbox.permits_due() == 8
+    arrive(inbox, 1, 16)
+    inbox.take_back(keep=2)
+    assert inbox.permits_due() == 14
+
+
 def test_an_application_that_asks_now_and_then_gets_a_message_in_the_end() -> None:
     """▲ It asks, does not wait, and comes back after several periods: each time what came was given back by then, so
     that a queue of such consumers would hand out nothing, ever."""

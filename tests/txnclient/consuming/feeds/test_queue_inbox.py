@@ -122,6 +122,21 @@ def test_what_is_put_aside_keeps_its_permits_until_it_is_settled() -> None:
     assert inbox.permits_due() == 10
 
 
+def test_of_an_entry_that_is_put_aside_every_message_counts() -> None:
+    inbox = QueueInbox(10)
+    assert inbox.attached() == 10
+    inbox.arrived(entry(0, 10), b"")
+    assert len(inbox.take(10)) == 10
+    inbox.put_aside(10)
+    assert inbox.permits_due() == 0
+    inbox.detached()
+    assert inbox.attached() == 0
+    inbox.set_free(10)
+    assert inbox.permits_due() == 10
+    inbox.detached()
+    assert inbox.attached() == 10
+
+
 @pytest.mark.parametrize("aside", [5, 10, 30])
 def test_what_is_put_aside_when_a_consumer_attaches_again_is_granted_once(aside: int) -> None:
     inbox, granted = QueueInbox(aside), 10
@@ -165,6 +180,8 @@ def test_larger_messages_count_at_once_and_smaller_ones_little_by_little() -> No
         inbox.take(1)
         small += inbox.permits_due()
     assert small > 0
+    inbox.drop_buffer()
+    assert inbox.attached() > 50, "by now they count"
 
 
 @given(st.lists(st.integers(1, 60_000), min_size=1, max_size=60))
