@@ -13,6 +13,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.consuming.attached import LEFT, RIGHT, attached
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
+from txnclient.batch_pace import WORK_S
 from txnclient.connection.tasks import OwnedTasks
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.handlers import ABORT_TIMEOUT_S, PrefetchedTransaction
@@ -184,6 +185,21 @@ async def test_a_queue_s_first_batch_is_one_message_and_a_stream_s_is_all_there_
         await until(lambda: consumer_impl(consumer).has_buffered)
         done = await txnclient.process(consumer, lambda _: None, max_messages=10)
         assert (done.messages, done.transactions) == (10, transactions)
+
+
+@virtual_time
+async def test_a_wait_for_a_commit_that_is_over_makes_no_batch_of_a_queue_longer() -> None:
+    """What lies in a long batch, no other worker gets."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client, type="queue")
+        server.deliver(LEFT, 0, *[b"value"] * 10)
+        await until(lambda: consumer_impl(consumer).has_buffered)
+
+        async def handler(message: txnclient.Message[bytes]) -> None:
+            await asyncio.sleep(WORK_S)
+
+        done = await txnclient.process(consumer, handler, commits_under_way=1, max_messages=10)
+        assert (done.messages, done.transactions) == (10, 10)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,12 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
+from tests.txnclient.consuming.feeds.test_queue_inbox import entry
+from tests.txnclient.consuming.received.test_pieces import large
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, ScriptedServer, connected
 from tests.waiting import until
 from txnclient import Snapshot, WholeEntry
+from txnclient.reading.entries import _EntryInbox
 from txnclient.reading.reader import behind
 from txnclient.reading.snapshot import SegmentBounds, Span, TopicBounds
 from txnwire.errors import DataCorrupt, DataTrimmed, InvalidArgument, Timeout, to_wire
@@ -171,6 +174,21 @@ async def test_memory_is_bounded_by_bytes_whatever_the_sizes_of_the_entries() ->
             assert len(await anext(entries)) == 4
             await asyncio.sleep(1.0)
             assert server.permits[consumer] >= granted + 4 * 16
+
+
+def test_an_entry_uses_permits_by_its_size_until_it_is_handed_out_left_out_or_kept_as_a_piece() -> None:
+    inbox = _EntryInbox(64 * 1024)
+    assert inbox.attached() == 64
+    inbox.arrived(entry(0, size=16_000), b"")
+    assert inbox.buffered == 16
+    assert inbox.attached() == 48, "behind a lost connection"
+    assert len(inbox.take_entries(1_000_000)) == 1
+    assert inbox.buffered == 0
+    inbox.left_out(entry(1, size=16_000), b"")
+    assert inbox.permits_due() == 32
+    for piece in large(2, bytes(16_000), bytes(16_000), b"")[:2]:
+        inbox.arrived(piece, b"")
+    assert inbox.permits_due() == 32
 
 
 @virtual_time
