@@ -107,11 +107,16 @@ async def test_c5_what_is_settled_is_asked_for_until_somebody_answers() -> None:
         assert cluster.states == {txn.id: "ABORTED"}
 
 
+@pytest.mark.parametrize("first_fails", [True, False])
 @virtual_time
-async def test_c4_a_client_whose_producer_tells_of_a_loss_as_it_closes_closes_the_rest_as_ever() -> None:
+async def test_c4_a_client_whose_producer_tells_of_a_loss_as_it_closes_closes_the_rest_as_ever(
+    first_fails: bool,
+) -> None:
     async with connected() as (cluster, client):
         server = server_of(cluster)
         producers = [await client.producer(TOPIC) for _ in range(2)]
+        if not first_fails:
+            producers.reverse()
         server.refuse["send"] = [txnclient.StoreFull("full")]
         lost = producers[0].send_nowait(b"lost", key="k")
         await until(lambda: lost.done())
@@ -125,6 +130,18 @@ async def test_c4_a_client_whose_producer_tells_of_a_loss_as_it_closes_closes_th
         assert sent.done()
         assert sent.result().segment
         assert cluster.states == {txn.id: "ABORTED"}
+
+
+@virtual_time
+async def test_c5_a_client_that_closes_aborts_however_many_transactions_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txnclient.client.ABORTED_AT_ONCE", 2)
+    async with connected() as (cluster, client):
+        for _ in range(7):
+            await client.begin(timeout=DEADLINE_S)
+        await client.close()
+        assert list(cluster.states.values()) == ["ABORTED"] * 7
 
 
 @virtual_time

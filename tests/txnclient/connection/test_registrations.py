@@ -8,6 +8,8 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
+from tests.txnclient.reading.changing_layouts import OTHER, TwoTopics
+from tests.txnclient.reading.changing_layouts import connected as two_topics
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
 from tests.waiting import until
 from txnwire.errors import Overloaded, TopicNotFound
@@ -43,6 +45,18 @@ async def test_a_registration_follows_the_controller_and_its_connection() -> Non
             cluster.controller = "broker:1"
             cluster.announce()
             await until(lambda: len(first.registered) == 1)
+
+
+@virtual_time
+async def test_behind_a_lost_connection_producers_of_every_topic_are_registered_again() -> None:
+    """▲ A topic that none is known of may be deleted under them."""
+    async with two_topics(TwoTopics()) as (cluster, server, client):
+        cluster.become(cluster.segments)
+        async with client.producer(TOPIC), client.producer(OTHER):
+            await until(lambda: len(server.registered) == 2)
+            await server.cut()
+            await until(lambda: server.seen["register_producer"] > 2)
+            await until(lambda: sorted(topic for _, topic, _ in server.registered) == sorted([TOPIC, OTHER]))
 
 
 @virtual_time

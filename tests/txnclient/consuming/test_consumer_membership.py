@@ -220,6 +220,18 @@ async def test_c8_of_two_consumers_of_one_name_each_is_told_of_its_own() -> None
 
 
 @virtual_time
+async def test_c8_of_an_older_controller_all_consumers_of_a_name_take_the_assignment() -> None:
+    """It does not say of which of them, and all but one have left or are about to."""
+    async with connected() as (cluster, client):
+        server, earlier = await attached(cluster, client, name="one")
+        later = await client.consumer(TOPIC, "sub", name="one")
+        [peer] = server.members
+        assignment = pb.Assignment(topic=TOPIC, subscription="sub", consumer="one", epoch=5, segments=[LEFT])
+        peer.push(pb.Command(assignment=assignment))
+        await until(lambda: earlier.segments == later.segments == [LEFT])
+
+
+@virtual_time
 async def test_a_consumer_that_the_controller_does_not_know_joins_again() -> None:
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client)
