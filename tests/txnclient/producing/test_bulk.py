@@ -151,8 +151,12 @@ def _sent(cluster: Cluster) -> list[Any]:
     return [command.send for command in cluster.servers["broker:1"].commands if command.HasField("send")]
 
 
+@pytest.mark.parametrize("part_messages", [PART_MESSAGES, 30])
 @virtual_time
-async def test_ids_are_those_of_each_message_whatever_its_key() -> None:
+async def test_ids_are_those_of_each_message_whatever_its_key(
+    part_messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txnclient.producing.bulk.PART_MESSAGES", part_messages)
     async with connected() as (cluster, client):
         producer = await client.producer(TOPIC, batch_bytes=500)
         keyed = [(f"k{n}" if n % 3 else None, b"%d" % n) for n in range(100)]

@@ -23,8 +23,9 @@ def divided() -> tuple[BulkBatch, list[BulkBatch]]:
     """A batch of five messages: three in one part, two in the other."""
     columns = Columns([b"%d" % number for number in range(5)], None)
     batch = BulkBatch(columns, 50, None, Deadline(LoopClock(), 10.0), asyncio.get_running_loop().create_future())
+    batch.deliver_at_ms = 7
     parts = batch.divide(batch.take_back(), [[0, 2, 4], [1, 3]])
-    assert [part.bytes for part in parts] == [30, 20]
+    assert [(part.bytes, part.deliver_at_ms) for part in parts] == [(30, 7), (20, 7)]
     return batch, [part for part in parts if isinstance(part, BulkBatch)]
 
 
