@@ -159,7 +159,9 @@ async def test_nothing_of_a_paused_segment_is_handed_out_not_even_what_is_there(
             await consumer.receive(timeout=0.05)
         waiting = asyncio.ensure_future(consumer.receive())
         consumer.pause()
+        assert consumer.paused == [left, right]
         consumer.resume([left])
+        assert consumer.paused == [right]
         assert (await asyncio.wait_for(waiting, 10)).entry.segment == left
         consumer.resume()
         assert consumer.paused == []

@@ -98,6 +98,13 @@ def test_the_end_must_not_be_older_than_the_start(start: Snapshot, end: Snapshot
         Span(start, end)
 
 
+def test_a_span_is_of_the_store_that_either_snapshot_names() -> None:
+    named = replace(OLD, store="one")
+    for span in (Span(named, None), Span(named, NEW), Span(None, replace(NEW, store="one"))):
+        assert span.store == "one"
+    assert Span(OLD, NEW).store == ""
+
+
 EMPTY = SegmentBounds(EARLIEST, EARLIEST)
 CHILD_ID = SegmentName.from_path(CHILD).segment_id
 

@@ -210,3 +210,75 @@ async def test_what_was_sent_without_a_key_leaves_nothing_of_its_transaction_beh
                 await producer.send(b"x", txn=txn)
                 await getattr(txn, end)()
         assert [txn for txn in producer_impl(producer)._channels._keyless if txn is not None] == []
+
+
+@virtual_time
+async def test_a_flush_sends_what_is_gathered_in_every_segment_and_transaction_at_once() -> None:
+    async with connected() as (_, client), client.producer(TOPIC, linger_ms=60_000) as producer:
+        txns = [None, *[await client.begin() for _ in range(2)]]
+        sends = [producer.send_nowait(b"x", key=key, txn=txn) for key in BOTH for txn in txns]
+        async with asyncio.timeout(5.0):
+            await producer.flush()
+        assert all(one.done() for one in sends)
+        for txn in txns[1:]:
+            assert txn is not None
+            await txn.commit()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@virtual_time
+async def test_all_entries_that_were_stored_as_their_connection_was_lost_are_told_so(sealed: bool) -> None:
+    """By the next opening, also of a segment that was sealed meanwhile."""
+    async with connected() as (cluster, client), client.producer(TOPIC, batch_bytes=1) as producer:
+        server = cluster.servers["broker:1"]
+        server.stall_sends = True
+        sends = [producer.send_nowait(b"x", key=LOW[0]) for _ in range(3)]
+        await until(lambda: server.stalled == 3)
+        await server.cut()
+        server.stall_sends = False
+        if sealed:
+            cluster.seal(0, told=False)
+            cluster.split(0)
+        else:
+            server.finish_sends()
+        async with asyncio.timeout(30.0):
+            ids = await asyncio.gather(*sends)
+        assert {one.segment for one in ids} == {SEGMENTS[0]}
+        assert len(cluster.stored[SEGMENTS[0]]) == 3
+
+
+@virtual_time
+async def test_of_a_segment_that_has_gone_every_entry_in_doubt_is_of_unknown_outcome() -> None:
+    async with connected() as (cluster, client), client.producer(TOPIC, batch_bytes=1) as producer:
+        server = cluster.servers["broker:1"]
+        server.stall_sends = True
+        sends = [producer.send_nowait(b"x", key=LOW[0]) for _ in range(3)]
+        await until(lambda: server.stalled == 3)
+        cluster.owners[SEGMENTS[0]] = ""
+        await server.cut()
+        cluster.split(0)
+        cluster.prune(0)
+        async with asyncio.timeout(30.0):
+            told = await asyncio.gather(*sends, return_exceptions=True)
+        assert [type(error) for error in told] == [txnclient.OutcomeUnknown] * 3
+
+
+@virtual_time
+async def test_all_sends_of_a_transaction_that_aborts_end_while_nobody_owns_their_segment() -> None:
+    async with connected() as (cluster, client), client.producer(TOPIC, batch_bytes=1) as producer:
+        server = cluster.servers["broker:1"]
+        txn = await client.begin()
+        server.stall_sends = True
+        sends = [producer.send_nowait(b"x", key="k", txn=txn) for _ in range(3)]
+        await until(lambda: server.stalled == 3)
+        server.hold["end_txn"] = asyncio.Event()
+        aborting = asyncio.create_task(txn.abort())
+        await asyncio.sleep(0.1)
+        cluster.owners = dict.fromkeys(SEGMENTS, "")
+        server.drop_stalled()
+        await server.cut()
+        async with asyncio.timeout(20.0):
+            told = await asyncio.gather(*sends, return_exceptions=True)
+        assert [type(error) for error in told] == [txnclient.InvalidTxnState] * 3
+        server.hold["end_txn"].set()
+        await aborting
