@@ -92,6 +92,14 @@ WRONG: dict[str, Call] = {
         TOPIC,
         linger_ms="5",  # type: ignore[call-overload]
     ),
+    "batch_bytes is a number, not '5'": lambda client, producer, consumer, txn: client.producer(
+        TOPIC,
+        batch_bytes="5",  # type: ignore[call-overload]
+    ),
+    "buffer_bytes is a number, not None": lambda client, producer, consumer, txn: client.producer(
+        TOPIC,
+        buffer_bytes=None,  # type: ignore[call-overload]
+    ),
     "batch_bytes and buffer_bytes must be positive": lambda client, producer, consumer, txn: client.producer(
         TOPIC,
         buffer_bytes=float("nan"),  # type: ignore[call-overload]

@@ -61,17 +61,20 @@ async def test_open_transactions_are_announced_where_their_tcid_has_moved(moved:
         await until(lambda: sorted(txn.id for txn in txns) in [sorted(ids) for ids in second.announced])
 
 
+@pytest.mark.parametrize("coordinators", [("broker:1", "broker:2"), ("broker:2", "broker:1")])
 @virtual_time
-async def test_a_coordinator_that_does_not_answer_keeps_no_other_from_hearing_of_its_transactions() -> None:
+async def test_a_coordinator_that_does_not_answer_keeps_no_other_from_hearing_of_its_transactions(
+    coordinators: tuple[str, str],
+) -> None:
     """Its answer is waited for for seconds, and the grace of the others runs."""
     async with connected("broker:1", "broker:2") as (cluster, client):
         txns = []
-        for tcid, address in enumerate(cluster.servers):
+        for tcid, address in enumerate(coordinators):
             cluster.coordinators = {tcid: address}
             cluster.announce()
             await asyncio.sleep(0.1)
             txns.append(await client.begin())
-        cluster.coordinators = dict(enumerate(cluster.servers))
+        cluster.coordinators = dict(enumerate(coordinators))
         cluster.announce()
         first, silent = cluster.servers["broker:1"], cluster.servers["broker:2"]
         silent.ignore["announce_session"] = 1000
@@ -145,3 +148,24 @@ async def test_open_transactions_are_announced_again_where_their_tcid_has_come_b
         await until(lambda: len(first.announced) > told, within_s=5.0)
         assert first.announced[-1] == [txn.id]
         assert client._session.links.ready(address) is link
+
+
+@virtual_time
+async def test_of_several_tcids_of_one_coordinator_each_is_announced_once_and_again_when_it_has_come_back() -> None:
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        txns = [await client.begin(timeout=3600.0) for _ in range(2)]
+        assert sorted(txn.id.tcid for txn in txns) == [0, 1]
+        first, second = cluster.servers["broker:1"], cluster.servers["broker:2"]
+        for tcid in (1, 0):
+            await first.cut()
+            await asyncio.sleep(60.0)
+            told = len(first.announced)
+            await asyncio.sleep(60.0)
+            assert len(first.announced) == told
+            second.ignore["announce_session"] = 1000
+            for owner in (second.address, first.address):
+                cluster.coordinators = {tcid: owner, 1 - tcid: first.address}
+                cluster.announce()
+                await until(lambda: client._directory.coordinator_address(tcid) == owner)  # noqa: B023
+            await until(lambda: len(first.announced) > told, within_s=5.0)  # noqa: B023
+            assert sorted(first.announced[-1]) == sorted(txn.id for txn in txns)

@@ -145,9 +145,9 @@ async def test_writers_are_checked() -> None:
         plain, named = await client.begin(), await client.begin(name=NAME)
         with pytest.raises(txnclient.InvalidArgument, match="no name"):
             await plain.commit(writers=[])
-        for wrong in (-1, 2**64):
+        for wrong in ([-1], [2**64], [1, -1]):
             with pytest.raises(txnclient.InvalidArgument, match="no writer id"):
-                await named.commit(writers=[wrong])
+                await named.commit(writers=wrong)
         assert (plain.state, named.state) == (TransactionState.OPEN,) * 2
         for name in ("", "n" * 513, "\ud800"):
             with pytest.raises(txnclient.InvalidArgument, match="transaction name"):

@@ -214,15 +214,43 @@ async def test_what_was_sent_without_a_key_leaves_nothing_of_its_transaction_beh
 
 @virtual_time
 async def test_a_flush_sends_what_is_gathered_in_every_segment_and_transaction_at_once() -> None:
-    async with connected() as (_, client), client.producer(TOPIC, linger_ms=60_000) as producer:
-        txns = [None, *[await client.begin() for _ in range(2)]]
-        sends = [producer.send_nowait(b"x", key=key, txn=txn) for key in BOTH for txn in txns]
-        async with asyncio.timeout(5.0):
-            await producer.flush()
-        assert all(one.done() for one in sends)
+    async with connected() as (cluster, client), client.producer(TOPIC, linger_ms=3_600_000) as producer:
+        server = cluster.servers["broker:1"]
+        txns = [None, *[await client.begin(timeout=7200) for _ in range(2)]]
+        server.stall_sends = True
+        for what in (b"under way", b"gathers"):
+            for key in BOTH:
+                for txn in txns:
+                    producer.send_nowait(what, key=key, txn=txn)
+            await until(lambda: server.seen["send"] == 6)
+        flushing = asyncio.ensure_future(producer.flush())
+        await until(lambda: server.seen["send"] == 12, within_s=5.0)
+        server.stall_sends = False
+        server.finish_sends()
+        await flushing
         for txn in txns[1:]:
             assert txn is not None
             await txn.commit()
+
+
+@virtual_time
+async def test_who_leaves_a_transaction_sends_nothing_more_in_any_segment() -> None:
+    """▲ Its other writers may commit it, and this one has been told that its messages are not sent."""
+    async with connected() as (cluster, client), client.producer(TOPIC, linger_ms=3_600_000) as producer:
+        server = cluster.servers["broker:1"]
+        txn = await client.begin(name="job/1", timeout=7200)
+        server.stall_sends = True
+        under_way = [producer.send_nowait(b"under way", key=key, txn=txn) for key in BOTH]
+        await until(lambda: server.seen["send"] == 2)
+        gathered = [producer.send_nowait(b"gathers", key=key, txn=txn) for key in BOTH]
+        leaving = asyncio.ensure_future(txn.leave())
+        await asyncio.sleep(1.0)
+        assert [type(one.exception()) for one in gathered if one.done()] == [txnclient.InvalidTxnState] * 2
+        server.stall_sends = False
+        server.finish_sends()
+        await leaving
+        await asyncio.gather(*under_way)
+        assert server.seen["send"] == 2
 
 
 @pytest.mark.parametrize("sealed", [False, True])
