@@ -140,7 +140,13 @@ async def test_c5_a_client_that_closes_aborts_however_many_transactions_are_open
     async with connected() as (cluster, client):
         for _ in range(7):
             await client.begin(timeout=DEADLINE_S)
-        await client.close()
+        server = server_of(cluster)
+        server.hold["end_txn"] = asyncio.Event()
+        closing = asyncio.ensure_future(client.close())
+        await asyncio.sleep(1.0)
+        assert server.seen["end_txn"] == 2, "so many at a time"
+        server.hold["end_txn"].set()
+        await closing
         assert list(cluster.states.values()) == ["ABORTED"] * 7
 
 

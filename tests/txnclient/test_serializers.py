@@ -55,7 +55,7 @@ def test_bytes_need_no_serializer_and_pairs_and_objects_are_taken() -> None:
     assert serializer_of(own) is own
 
 
-@pytest.mark.parametrize("wrong", ["yaml", "", (str.encode,), (1, 2), 5, object()])
+@pytest.mark.parametrize("wrong", ["yaml", "", (str.encode,), (1, 2), (str.encode, 2), (1, bytes.decode), 5, object()])
 def test_anything_else_is_refused(wrong: Any) -> None:
     with pytest.raises(txnclient.InvalidArgument, match="serializer"):
         serializer_of(wrong)

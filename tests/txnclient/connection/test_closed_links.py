@@ -9,7 +9,7 @@ import pytest
 
 import txnclient
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import SEGMENTS, TOPIC, connected
+from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
 from txnwire.errors import SegmentSealed, to_wire
 from txnwire.proto import txn_pb2 as pb
@@ -136,3 +136,27 @@ async def test_an_abort_does_not_wait_for_sends_whose_connection_ends_beside_it(
         assert cluster.clock.monotonic() - before < 5.0
         with pytest.raises(txnclient.TxnError):
             await sent
+
+
+@virtual_time
+async def test_a_client_that_is_closed_has_ended_every_connection() -> None:
+    async with connected("broker:1", "broker:2", "broker:3") as (cluster, client):
+        cluster.owners = dict(zip(SEGMENTS, ("broker:2", "broker:3"), strict=True))
+        cluster.announce()
+        async with client.reader(TOPIC):
+            await until(lambda: all(cluster.servers[one].consumers for one in ("broker:2", "broker:3")))
+        await client.close()
+        assert len({one.peer for one in cluster.transport.connections}) == 3
+        assert all(one._closed for one in cluster.transport.connections)
+
+
+@virtual_time
+async def test_a_client_knows_every_server_that_the_cluster_names() -> None:
+    """▲ Where those that it was given are gone, it goes on with any of the others."""
+    cluster = Cluster()
+    await cluster.start("broker:1", "broker:2", "broker:3")
+    cluster.coordinators, cluster.controller = {0: "coordinator:1", 1: "coordinator:2"}, "controller:1"
+    async with txnclient.connect("txn://broker:1", transport=cluster.transport, clock=cluster.clock) as client:
+        expected = ["coordinator:1", "coordinator:2", "controller:1", "broker:1", "broker:2", "broker:3"]
+        assert client._directory.addresses() == expected
+    await cluster.stop()

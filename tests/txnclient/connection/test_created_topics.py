@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -10,6 +11,7 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.reading.changing_layouts import ROOT, connected, settle
 from tests.txnclient.scripted_server import TOPIC
+from txnclient.connection.topic_changes import UNCHANGED, policies_json
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -37,3 +39,10 @@ async def test_who_creates_a_topic_that_stays_unknown_is_told_when_the_time_is_u
             await client.create_topic(TOPIC)
         assert 20.0 < cluster.clock.monotonic() - began_s < 40.0
         assert server.seen["create_topic"] == 1
+
+
+def test_of_several_policies_those_that_are_named_are_changed() -> None:
+    changed = policies_json(retention_s=UNCHANGED, autoscale="off", retention_bytes=None, other=UNCHANGED)
+    assert json.loads(changed) == {"autoscale": "off", "retention_bytes": None}
+    with pytest.raises(txnclient.InvalidArgument, match="no policy to change"):
+        policies_json(retention_s=UNCHANGED, autoscale=UNCHANGED)

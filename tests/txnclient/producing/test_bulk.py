@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import UserDict, UserList
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
-from txnclient.producing.bulk import FIRST_PULLED, PART_MESSAGES, PULLED_BYTES, BulkPart, parts_of
+from txnclient.producing.bulk import FIRST_PULLED, PART_MESSAGES, PULLED_BYTES, BulkPart, parts_of, runs_no_code
 from txnclient.producing.outgoing import MESSAGE_OVERHEAD_BYTES, checked
 from txnwire.entry import Columns, OutgoingMessage, decode_block, parse_metadata
 from txnwire.errors import InvalidArgument, StoreFull, TxnConflict
@@ -113,6 +114,19 @@ def test_malformed_messages_are_refused(message: Any, named: str) -> None:
     for messages in ([message], [b"fine", message]):
         with pytest.raises(txnclient.TxnError, match=named):
             BulkPart.of(messages)
+
+
+def test_columns_run_no_code_of_the_caller_if_each_is_a_plain_list() -> None:
+    values = [b"a"]
+    assert runs_no_code(Columns(values, [b"k"], [{"a": "b"}], (7,)))
+    for columns in (
+        Columns(UserList(values)),
+        Columns(values, UserList([b"k"])),
+        Columns(values, None, [UserDict({"a": "b"})]),  # type: ignore[list-item]
+        Columns(values, None, None, UserList([7])),
+    ):
+        assert not runs_no_code(columns)
+    assert not runs_no_code(values)
 
 
 @pytest.mark.parametrize("messages", [b"bytes", "text"])

@@ -67,3 +67,35 @@ async def test_an_opening_that_one_broker_refuses_does_not_wait_for_the_others()
         async with asyncio.timeout(2.0):
             with pytest.raises(txnclient.NotAllowed, match="not this one"):
                 await numbered(client, TOPIC)
+
+
+@pytest.mark.parametrize("sealed", [0, 1])
+@virtual_time
+async def test_an_opening_waits_for_the_children_of_any_segment_that_is_sealed(sealed: int) -> None:
+    """▲ A former life may write to them still."""
+    async with connected() as (cluster, client):
+        cluster.seal(sealed)
+        opening = asyncio.ensure_future(numbered(client, TOPIC).__aenter__())
+        await asyncio.sleep(5.0)
+        assert not opening.done()
+        cluster.split(sealed)
+        await (await asyncio.wait_for(opening, 20.0)).close()
+
+
+@virtual_time
+async def test_each_id_of_a_batch_that_a_split_divides_is_told() -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        async with numbered(client, TOPIC, linger_ms=3_600_000) as producer:
+            server.stall_sends = True
+            sends = [producer.send_nowait(b"0", key=KEY, sequence_id=0)]
+            await until(lambda: server.stalled)
+            sends += [producer.send_nowait(b"%d" % one, key=f"k{one}", sequence_id=one) for one in range(1, 40)]
+            cluster.seal(0)
+            server.stall_sends = False
+            cluster.split(0)
+            async with asyncio.timeout(30.0):
+                await producer.flush()
+            assert all(one.done() for one in sends)
+            paths = {one.result().segment for one in sends}
+            assert paths == {cluster.path(number) for number in (0, 1, 2, 3)}

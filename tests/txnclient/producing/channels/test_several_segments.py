@@ -17,6 +17,7 @@ from txnclient.producing.bulk import PART_MESSAGES, BulkPart
 from txnclient.producing.large_values import PIECE_BYTES
 from txnclient.producing.producer import producer_impl
 from txnclient.transactions.transaction import impl_of
+from txnwire.ids import HASH_SPACE, hash_key
 from txnwire.protocol import MAX_VALUE_BYTES
 
 BOTH = (LOW[0], HIGH[0])
@@ -310,3 +311,86 @@ async def test_all_sends_of_a_transaction_that_aborts_end_while_nobody_owns_thei
         assert [type(error) for error in told] == [txnclient.InvalidTxnState] * 3
         server.hold["end_txn"].set()
         await aborting
+
+
+@virtual_time
+async def test_c4_a_flush_waits_for_what_is_sent_to_every_segment() -> None:
+    async with connected() as (cluster, client), client.producer(TOPIC) as producer:
+        server = cluster.servers["broker:1"]
+        server.stall_sends = True
+        for key in BOTH:
+            producer.send_nowait(b"x", key=key)
+        await until(lambda: server.stalled == 2)
+        flushing = asyncio.ensure_future(producer.flush(timeout=5.0))
+        await asyncio.sleep(1.0)
+        server.finish_sends(1)
+        await asyncio.sleep(1.0)
+        assert not flushing.done()
+        with pytest.raises(txnclient.Timeout, match="flushing"):
+            await flushing
+        server.finish_sends()
+        await producer.flush()
+
+
+@virtual_time
+async def test_c4_a_flush_waits_for_every_part_of_what_was_divided_meanwhile() -> None:
+    async with connected() as (cluster, client), client.producer(TOPIC, linger_ms=3_600_000) as producer:
+        server, middle = cluster.servers["broker:1"], HASH_SPACE // 4
+        of_children = [next(k for k in LOW if (hash_key(k.encode()) < middle) == low) for low in (True, False)]
+        server.stall_sends = True
+        producer.send_nowait(b"under way", key=LOW[0])
+        await until(lambda: server.stalled == 1)
+        parts = [producer.send_nowait(b"gathers", key=key) for key in of_children]
+        flushing = asyncio.ensure_future(producer.flush(timeout=5.0))
+        cluster.owners[cluster.topology.split(0).paths[3]] = ""
+        cluster.seal(0)
+        server.stall_sends = False
+        cluster.split(0)
+        await asyncio.sleep(2.0)
+        assert [one.done() for one in parts] == [True, False]
+        assert not flushing.done()
+        with pytest.raises(txnclient.Timeout, match="flushing"):
+            await flushing
+        cluster.move(cluster.path(3), "broker:1")
+        await producer.flush()
+
+
+@virtual_time
+async def test_c4_a_flush_raises_what_another_call_s_send_to_any_segment_has_failed_with() -> None:
+    async with connected("broker:1", "broker:2") as (cluster, client), client.producer(TOPIC) as producer:
+        cluster.move(SEGMENTS[1], "broker:2")
+        for server in cluster.servers.values():
+            server.hold["send"] = asyncio.Event()
+        sends = [asyncio.ensure_future(producer.send(b"x", key=key)) for key in BOTH]
+        await until(lambda: all(server.seen["send"] for server in cluster.servers.values()))
+        flushing = asyncio.ensure_future(producer.flush())
+        await asyncio.sleep(0.1)
+        cluster.servers["broker:2"].refuse["send"] = [txnclient.StoreFull("full")]
+        for server in cluster.servers.values():
+            server.hold.pop("send").set()
+        with pytest.raises(txnclient.StoreFull):
+            await flushing
+        assert [type(told) for told in await asyncio.gather(*sends, return_exceptions=True)][1] is txnclient.StoreFull
+
+
+@virtual_time
+async def test_a_sealed_segment_that_does_not_answer_keeps_no_other_one_s_messages_back() -> None:
+    async with connected("broker:1", "broker:2") as (cluster, client), client.producer(TOPIC) as producer:
+        silent = cluster.servers["broker:2"]
+        cluster.move(SEGMENTS[0], silent.address)
+        await producer.send(b"first", key=HIGH[0])
+        silent.stall_sends = True
+        stuck = producer.send_nowait(b"in doubt", key=LOW[0])
+        await until(lambda: silent.stalled)
+        silent.ignore["open_producer"] = 1_000
+        await silent.cut()
+        cluster.seal(1, told=False)
+        cluster.split(0)
+        cluster.split(1)
+        async with asyncio.timeout(10.0):
+            sent = await producer.send(b"second", key=HIGH[0])
+        assert sent.segment in cluster.topology.active_paths
+        assert not stuck.done()
+        silent.ignore.clear()
+        silent.drop_stalled()
+        await stuck
