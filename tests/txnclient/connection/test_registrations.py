@@ -91,7 +91,9 @@ async def test_a_producer_opens_and_sends_while_nobody_leads() -> None:
 
 @pytest.mark.parametrize("how", ["silent", "refuses"])
 @virtual_time
-async def test_a_controller_that_does_not_answer_keeps_no_producer_from_opening(how: str) -> None:
+async def test_a_controller_that_does_not_answer_keeps_no_producer_from_opening(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with connected() as (cluster, client):
         server = cluster.servers["broker:1"]
         if how == "silent":
@@ -105,6 +107,7 @@ async def test_a_controller_that_does_not_answer_keeps_no_producer_from_opening(
             if how == "silent":
                 server.hold["register_producer"].set()
             await until(lambda: len(server.registered) == 1)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], "it is nobody's defect"
 
 
 @virtual_time

@@ -246,6 +246,19 @@ async def test_a_consumer_that_the_controller_does_not_know_joins_again() -> Non
 
 
 @virtual_time
+async def test_a_consumer_that_stays_listens_once_however_often_the_cluster_changes() -> None:
+    async with connected() as (cluster, client):
+        await attached(cluster, client)
+        (link,) = client._session.links._links.values()
+        listeners = []
+        for _ in range(5):
+            cluster.announce()
+            await asyncio.sleep(1.0)
+            listeners.append(len(link._lost_listeners))
+        assert listeners[1:] == listeners[:1] * 4
+
+
+@virtual_time
 async def test_a_closed_consumer_has_left_all_its_topics() -> None:
     """▲ Or who closes it and deletes its subscription would be told that a consumer is there."""
     async with connected() as (cluster, client):

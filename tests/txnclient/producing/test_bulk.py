@@ -336,3 +336,26 @@ async def test_entries_of_a_bulk_send_say_what_their_commands_say() -> None:
             assert (metadata.sequence_id, metadata.count) == (send.sequence_id, send.count)
             assert metadata.txnid_least_bits == send.txnid_least_bits == txn.id.least_bits
             assert metadata.hash_lo == metadata.hash_hi == hash_key(b"k")
+
+
+@virtual_time
+async def test_an_iterator_that_fails_is_told_once_what_it_gave_before_is_stored() -> None:
+    """▲ Who begins again behind the error would overtake it."""
+    async with connected() as (cluster, client), client.producer(TOPIC) as producer:
+        server = cluster.servers["broker:1"]
+        server.stall_sends = True
+
+        def failing() -> Iterator[tuple[str, bytes]]:
+            for number in range(2 * FIRST_PULLED):
+                yield "k", b"%d" % number
+            raise ZeroDivisionError
+
+        sending = asyncio.ensure_future(producer.send_many(failing()))
+        await until(lambda: server.stalled)
+        await asyncio.sleep(1.0)
+        assert not sending.done()
+        server.stall_sends = False
+        server.finish_sends()
+        with pytest.raises(ZeroDivisionError):
+            await sending
+        assert sum(len(entry.values) for entry in _entries(cluster)) >= FIRST_PULLED

@@ -13,10 +13,12 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.producing.small_buffers import SMALL, go_on
 from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected
 from tests.waiting import until
+from txnclient.connection.links import Link
 from txnclient.producing import untold
 from txnclient.producing.producer import producer_impl
 from txnclient.producing.untold import MOST_KEPT
 from txnwire.errors import StoreFull
+from txnwire.proto import txn_pb2 as pb
 
 
 async def _lose(server: ScriptedServer, producer: txnclient.Producer, count: int = 1) -> list[asyncio.Future[object]]:
@@ -295,3 +297,28 @@ async def test_c4_however_many_failures_the_sender_was_told_of_a_flush_raises_no
         with pytest.raises(StoreFull):
             await lost
     assert failures.tell(of_transactions=True) is None
+
+
+@pytest.mark.parametrize("how", [txnclient.Overloaded("too much"), txnclient.MessageTooLarge("a frame too long")])
+@virtual_time
+async def test_c4_an_entry_that_its_connection_does_not_take_is_sent_again_or_lost_for_good(
+    how: txnclient.TxnError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected() as (_, client):
+        producer = await client.producer(TOPIC)
+        await producer.send(b"first", key="k")
+        real, refused = Link.call_nowait, [how]
+
+        def refuse(link: Link, command: pb.Command, *, timeout_s: float) -> asyncio.Future[pb.Command]:
+            if refused and command.HasField("send"):
+                raise refused.pop()
+            return real(link, command, timeout_s=timeout_s)
+
+        monkeypatch.setattr(Link, "call_nowait", refuse)
+        second, third = (producer.send_nowait(value, key="k") for value in (b"second", b"third"))
+        async with asyncio.timeout(10.0):
+            told = await asyncio.gather(second, third, return_exceptions=True)
+        lost = isinstance(how, txnclient.MessageTooLarge)
+        assert isinstance(told[0], txnclient.MessageTooLarge) == lost
+        await producer.send(b"fourth", key="k")
+        await producer.close()

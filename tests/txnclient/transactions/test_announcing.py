@@ -169,3 +169,37 @@ async def test_of_several_tcids_of_one_coordinator_each_is_announced_once_and_ag
                 await until(lambda: client._directory.coordinator_address(tcid) == owner)  # noqa: B023
             await until(lambda: len(first.announced) > told, within_s=5.0)  # noqa: B023
             assert sorted(first.announced[-1]) == sorted(txn.id for txn in txns)
+
+
+@virtual_time
+async def test_a_coordinator_that_cannot_be_reached_is_tried_again_at_leisure(caplog: pytest.LogCaptureFixture) -> None:
+    """Virtual time does not pass while something turns."""
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        cluster.coordinators = {0: "broker:2"}
+        cluster.announce()
+        await asyncio.sleep(0.1)
+        txn = await client.begin(timeout=3600.0)
+        second = cluster.servers["broker:2"]
+        await second.stop()
+        await second.cut()
+        await asyncio.sleep(60.0)
+        told = len(second.announced)
+        await second.start()
+        await until(lambda: len(second.announced) > told and second.announced[-1] == [txn.id])
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@virtual_time
+async def test_a_begin_that_was_cancelled_and_fails_is_nobody_s_defect(caplog: pytest.LogCaptureFixture) -> None:
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        server.hold["new_txn"] = asyncio.Event()
+        server.refuse["new_txn"] = [txnclient.StoreFull("no room") for _ in range(10)]
+        beginning = asyncio.ensure_future(client.begin())
+        await until(lambda: server.seen["new_txn"])
+        beginning.cancel()
+        await asyncio.wait([beginning])
+        server.hold.pop("new_txn").set()
+        await asyncio.sleep(30.0)
+        assert cluster.states == {}
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
