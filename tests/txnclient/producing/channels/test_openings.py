@@ -65,3 +65,21 @@ async def test_openings_that_follow_each_other_leave_nothing_behind() -> None:
             await cluster.servers["broker:1"].cut()
             await until(lambda link=link: client._directory.home() not in (None, link))  # type: ignore[misc]
         assert kept[1:] == kept[:1] * 4
+
+
+@pytest.mark.parametrize("how", ["refused", "not answered"])
+@virtual_time
+async def test_an_opening_that_fails_leaves_nothing_behind(how: str) -> None:
+    """▲ The broker may open it yet, and would keep it for as long as the connection lives."""
+    async with connected(timeout=100.0) as (cluster, client), client.producer(TOPIC) as producer:
+        server = cluster.servers["broker:1"]
+        if how == "refused":
+            server.refuse["open_producer"] = [txnclient.NotOwner("moving") for _ in range(3)]
+        else:
+            server.ignore["open_producer"] = 1
+        await producer.send(b"x", key=LOW[0])
+        link = client._directory.home()
+        assert link is not None
+        assert len(link.producers) == 1
+        opened = [command.open_producer.producer_id for command in server.commands if command.HasField("open_producer")]
+        assert server.closed_producers == ([] if how == "refused" else opened[:-1])
