@@ -63,7 +63,8 @@ def test_a_coordinator_s() -> None:
     counts: dict[str, Any] = {one.name: 100 + number for number, one in enumerate(fields(CoordinatorStatistics))}
     counts |= {name: Histogram().snapshot() for name in counts if name.endswith("_latency")}
     counts |= {"tcids": (3, 4), "aborted_by": {"timeout": 1, "client": 2}}
-    of = CoordinatorStatistics(**(counts | {"held_keys": (HeldKeyStatistics("alice", "job", 7, 1.5),)}))
+    held = (HeldKeyStatistics("alice", "job", 7, 1.5), HeldKeyStatistics("bob", "etl", 8, 2.5))
+    of = CoordinatorStatistics(**(counts | {"held_keys": held}))
     assert told(COORDINATOR, of) == {
         "txnstore_transactions_active": of.open,
         "txnstore_transactions_created_total": of.begun,
@@ -85,6 +86,9 @@ def test_a_coordinator_s() -> None:
         "pulsar_txn_transaction_key_epoch alice&job": 7,
         "pulsar_txn_transaction_key_age_count alice&job": 1,
         "pulsar_txn_transaction_key_age_sum alice&job": 1.5,
+        "pulsar_txn_transaction_key_epoch bob&etl": 8,
+        "pulsar_txn_transaction_key_age_count bob&etl": 1,
+        "pulsar_txn_transaction_key_age_sum bob&etl": 2.5,
     }
 
 
