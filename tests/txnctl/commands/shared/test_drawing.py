@@ -107,6 +107,47 @@ def test_what_is_long_over_is_counted_and_drawn_when_asked_for() -> None:
     assert len(drawn(*segments, everything=True)) == 2 + 1 + 19
 
 
+def test_of_several_policies_changes_pins_and_backlogs_all_are_drawn() -> None:
+    pins = [PIN, PIN | {"txn": "0003-2", "position": "1:9", "entries_behind": 3, "owner": "bob"}]
+    changes = [
+        {"kind": "split", "segments": [f"t/n/x/{name}"], "for_s": 1.0} for name in ("0000-7fff-0", "8000-ffff-1")
+    ]
+    backlog = dict(zip("abcde", (7, 0, 9, 8, 6), strict=True))
+    lines = drawn(
+        segment(0, 0, 0x7FFF, [], [], pinned_by=pins, backlog=backlog),
+        segment(1, 0x8000, 0xFFFF, [], [], owner=None, error="NotOwner: nobody"),
+        policies={"retention_ms": 60_000, "max_segments": 8},
+        changes=changes,
+    )
+    assert lines[1] == "policies: retention_ms 60,000, max_segments 8"
+    assert [line.partition(" of ")[2] for line in lines[2:4]] == [
+        "t/n/x/0000-7fff-0, for 1.0 s",
+        "t/n/x/8000-ffff-1, for 1.0 s",
+    ]
+    assert lines[6].endswith("c 9, d 8, a 7 and 1 more"), lines[6]
+    assert [line.strip() for line in lines[7:9]] == [
+        "held at 1:7 by 0003-1 of alice, 5 entries behind it",
+        "held at 1:9 by 0003-2 of bob, 3 entries behind it",
+    ]
+    assert [lines[9].split()[0], lines[10].strip()] == ["8000-ffff-1", "NotOwner: nobody"]
+
+
+def test_a_merged_segment_of_which_only_the_second_parent_is_drawn_is_drawn_once_below_it() -> None:
+    lines = drawn(
+        segment(0, 0, 0x7FFF, [], [2]),
+        segment(1, 0x8000, 0xFFFF, [], [2], backlog={"job": 1}),
+        segment(2, 0, 0xFFFF, [0, 1], [3, 4], backlog={"job": 1}),
+        segment(3, 0, 0x7FFF, [2], []),
+        segment(4, 0x8000, 0xFFFF, [2], []),
+    )
+    assert [line.rstrip().partition("  █")[0].partition("  ·")[0] for line in lines[3:-2]] == [
+        "8000-ffff-1      ",
+        "└─ 0000-ffff-2   ",
+        "   ├─ 0000-7fff-3",
+        "   └─ 8000-ffff-4",
+    ]
+
+
 def test_nobody_owns_it_and_nothing_is_known() -> None:
     lines = drawn(segment(0, 0, 0xFFFF, [], [], owner=None, entries=None, last_confirmed=None, max_read_position=None))
     assert lines[-1] == "0000-ffff-0  ████████████████  active  nobody"
