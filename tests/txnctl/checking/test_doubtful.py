@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from txnctl.checking.doubtful import WATERMARK_LAG_MS, doubtful
@@ -67,3 +68,24 @@ def test_the_last_moment_is_that_of_the_latest_commit_where_the_clock_was_stampe
 def test_of_what_has_operation_records_the_entries_are_counted(there: int, ended_ms: int) -> None:
     assert found_in(ended_ms, there=there, ops=2) == {TXN: f"{there} of 2 entries are in {ONE}"}
     assert found_in(NOW_MS - 60_000, there=2, ops=2) == {}
+
+
+def test_of_several_that_were_committed_in_the_last_moment_each_is_found() -> None:
+    """Some of them because of the clock, others by what they have operation records of; the last to end comes last."""
+    picture = Picture()
+    for n, ended_ms in enumerate((NOW_MS - 60_000, NOW_MS + 1, NOW_MS + 2, NOW_MS - 60_000, NOW_MS + 3_000), start=1):
+        picture.headers[TxnId(0, n)] = Header(state=COMMITTED, timeout_ms=1, created_ms=1, finalized_ms=ended_ms)
+        picture.header_revisions[TxnId(0, n)] = MARK + n
+    for n in (1, 4):
+        picture.ops[TxnId(0, n), ONE, None] = picture.ops[TxnId(0, n), OTHER, None] = 2
+    left = {(TxnId(0, n), segment): 2 for n in range(1, 6) for segment in (ONE, OTHER)}
+    left[TxnId(0, 4), OTHER] = 1
+    last = "committed in the last seconds before etcd was copied"
+    assert doubtful(picture, left, folder_revision=MARK, ended_ms=NOW_MS) == {
+        TxnId(0, 2): last,
+        TxnId(0, 3): last,
+        TxnId(0, 4): f"1 of 2 entries are in {OTHER}",
+        TxnId(0, 5): last,
+    }
+    picture.headers[TxnId(0, 5)] = msgspec.structs.replace(picture.headers[TxnId(0, 5)], finalized_ms=NOW_MS + 3_001)
+    assert TxnId(0, 2) not in doubtful(picture, left, folder_revision=MARK, ended_ms=NOW_MS)

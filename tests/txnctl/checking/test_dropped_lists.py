@@ -9,9 +9,11 @@ from typing import Any
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import encode_sidecar
 from tests.txnctl.checking.short_folders import Ledger, ShortFolder, Written
+from txnctl.checking.dropped_list import BEGUN_AFTER, LOST_PART, OPEN_AT_BACKUP, DroppedList
+from txnctl.checking.picture import Picture
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.records import COMMITTED, OPEN, SegmentEntry, TopicRecord
+from txnstore.records import ABORTED, COMMITTED, OPEN, Header, SegmentEntry, TopicRecord
 from txnwire.ids import Position, TxnId
 
 TOPIC = "public/nyc/flights"
@@ -90,3 +92,45 @@ async def test_c12_a_repeated_repair_lists_as_committed_what_the_interrupted_one
         }, dies_at
         await one.close()
     await folder.close()
+
+
+def header(state: str, reason: str | None = None) -> Header:
+    return Header(state=state, timeout_ms=2, created_ms=1, reason=reason)
+
+
+def test_c12_the_lists_of_several_interrupted_repairs_are_taken_over_with_all_their_lines(tmp_path: Path) -> None:
+    ids = [TxnId(1, n) for n in range(1, 7)]
+    seen = Picture(headers={txn_id: header(OPEN) for txn_id in ids})
+    for number, some in ((1, ids[:2]), (2, ids[2:4])):
+        written = DroppedList(tmp_path / f"dropped-{number}.jsonl")
+        for txn_id in some:
+            written.add(txn_id, BEGUN_AFTER)
+            written.left(txn_id, SEGMENT, 3)
+        written.were_committed(some)
+        written.write()
+    repeated = DroppedList(tmp_path / "dropped-3.jsonl")
+    aborted = {txn_id: header(ABORTED) for txn_id in ids[:4]}
+    repeated.go_on((1, 2), Picture(headers=seen.headers | aborted))
+    repeated.list_open(Picture(headers={txn_id: header(OPEN) for txn_id in ids[4:]}))
+    repeated.add(TxnId(1, 7), LOST_PART, header=header(COMMITTED))
+    repeated.write()
+    rows = [json.loads(line) for line in repeated.path.read_text().splitlines()]
+    assert [(row["txn"], row["because"], row["was_committed"], row["messages"]) for row in rows] == [
+        *((str(txn_id), BEGUN_AFTER, True, {SEGMENT: 3}) for txn_id in ids[:4]),
+        *((str(txn_id), OPEN_AT_BACKUP, None, {}) for txn_id in ids[4:]),
+        (str(TxnId(1, 7)), LOST_PART, True, {}),
+    ]
+    assert repeated.summary().startswith(
+        "7 transactions are aborted for good (2 open at the backup, 4 begun after the backup, 1 lost a part): 5 of "
+        "them are known to have been committed; whether 2 of them had been committed, nothing tells."
+    )
+
+
+def test_c12_what_becomes_known_to_have_been_committed_is_in_the_file_at_once_each_of_it(tmp_path: Path) -> None:
+    """▲ What tells it is replaced next: after a kill only the file does."""
+    found = DroppedList(tmp_path / "dropped-1.jsonl")
+    for txn_id in (LATER, ENDED):
+        found.add(txn_id, BEGUN_AFTER)
+    found.were_committed([LATER, ENDED])
+    rows = [json.loads(line) for line in found.path.read_text().splitlines()]
+    assert [(row["txn"], row["was_committed"]) for row in rows] == [(str(LATER), True), (str(ENDED), True)]

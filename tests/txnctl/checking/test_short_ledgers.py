@@ -314,6 +314,8 @@ async def test_c12_of_many_dropped_transactions_all_are_counted_and_the_first_ar
     found = [text for rule, text in await folder.repair() if rule == "torn"]
     assert [text.split()[0] for text in found[:-1]] == [str(txn_id) for txn_id in many[:20]]
     assert found[-1].startswith("1 entries or more are missing, in 1 segments. 23 committed transactions that lost")
+    [listed] = folder.data.glob("dropped-*.jsonl")
+    assert len(listed.read_text().splitlines()) == 23
     assert {one.state for one in (await folder.picture()).headers.values()} == {ABORTED}
 
 
