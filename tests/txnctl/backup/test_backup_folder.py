@@ -94,6 +94,72 @@ def test_contents_that_a_kept_backup_needs_stay(folder: BackupFolder, tmp_path: 
     assert not folder.is_there(only_old)
 
 
+def test_of_several_older_backups_all_go_beyond_those_that_are_kept(folder: BackupFolder) -> None:
+    names = [finished(folder) for _ in range(5)]
+    _keep_newest(folder, 2)
+    assert folder.whole() == names[3:]
+
+
+def contents(folder: BackupFolder, tmp_path: Path, count: int) -> list[CopiedFile]:
+    found = []
+    for number in range(count):
+        (tmp_path / "source").write_bytes(b"%d" % number)
+        found.append(copied(folder, tmp_path / "source", f"{number}.ledger"))
+    return found
+
+
+def test_of_several_backups_and_unfinished_ones_all_contents_stay_and_all_others_go(
+    folder: BackupFolder, tmp_path: Path
+) -> None:
+    files = contents(folder, tmp_path, 10)
+    finished(folder, *files[0:2])
+    finished(folder, *files[2:4])
+    for some in (files[4:6], files[6:8]):
+        name = folder.begin("now")
+        for one in some:
+            folder.note(name, one)
+    assert folder.drop_unused() == 2
+    assert [folder.is_there(one) for one in files] == [True] * 8 + [False] * 2
+
+
+def test_of_several_backups_that_were_cut_off_no_copy_of_etcd_and_nothing_half_written_stays(
+    folder: BackupFolder,
+) -> None:
+    folder.objects.mkdir(parents=True)
+    left = [folder.objects / f"{number}.ledger.tmp-17" for number in range(2)]
+    for name in [folder.begin("now") for _ in range(2)]:
+        snapshot = folder.etcd_path(name)
+        left += [snapshot, snapshot.with_name(f"{snapshot.name}.tmp")]
+    for path in left:
+        path.write_bytes(b"")
+    folder.drop_leftovers()
+    assert [path for path in left if path.exists()] == []
+
+
+def test_a_folder_that_holds_anything_else_beside_an_unfinished_mark_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere"
+    path.mkdir()
+    (path / "holiday.jpg").write_bytes(b"")
+    for number in range(16):  # in whichever order they are listed
+        (path / f"{folders.MARKER}.tmp-{number}").write_bytes(b"")
+    with pytest.raises(NotAllowed, match="something else"):
+        BackupFolder(path).claim(STORE.id, [])
+
+
+def test_a_file_of_several_pieces_is_copied_to_where_it_ended(
+    folder: BackupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "PIECE_BYTES", 4)
+    source = tmp_path / "source"
+    source.write_bytes(b"0123456789")
+    whole = copied(folder, source)
+    folder.verify(whole)
+    with folder.open(whole) as copy:
+        assert (whole.size, copy.read()) == (10, b"0123456789")
+    with source.open("rb") as file:
+        assert list(folders.pieces_of(file, 6)) == [b"0123", b"45"], "it has grown since"
+
+
 def test_what_a_damaged_manifest_names_is_not_deleted(folder: BackupFolder, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"one")
     needed = copied(folder, tmp_path / "one")
@@ -200,6 +266,23 @@ def data_dir(tmp_path: Path) -> Path:
     root.mkdir(parents=True)
     (root / FOLDER_MARK).write_text("0123456789abcdef\n")
     return tmp_path / "data"
+
+
+class Snapshots(MemoryStore):
+    async def snapshot(self) -> AsyncIterator[bytes]:
+        """In two pieces."""
+        records = bytes(2 * SECTOR_BYTES)
+        yield records
+        yield hashlib.sha256(records).digest()
+
+
+async def test_a_copy_of_etcd_that_comes_in_pieces_has_all_of_them(data_dir: Path, folder: BackupFolder) -> None:
+    store = Snapshots(MemoryEtcd(SystemClock()), SystemClock(), Random(1))
+    name = folder.begin("now")
+    etcd = await taking(store, data_dir, folder)._copy_etcd(name)
+    await store.close()
+    assert etcd.size == folder.etcd_path(name).stat().st_size == 2 * SECTOR_BYTES + 32
+    folders.verify_file(folder.etcd_path(name), size=etcd.size, sha256=etcd.sha256)
 
 
 async def identified(store: MemoryStore, identity: Incarnation) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,7 +17,7 @@ from txnctl.backup.folder import BackupFolder
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
 from txnctl.backup.taking import _Taking, verify_backup
 from txnctl.process.settings import ServerSettings
-from txnwire.errors import DataCorrupt
+from txnwire.errors import DataCorrupt, StoreFull
 
 NAME = "000001-now"
 
@@ -134,19 +136,7 @@ async def test_a_copy_that_is_found_damaged_is_not_taken_for_that_ledger_by_the_
     ledgers = Ledgers(tmp_path)
     ledgers.write("a/0.ledger", 10)
     (copy,) = [settled(one, ledgers.root) for one in await ledgers.copied()]
-    snapshot = hashlib.sha256(b"").digest()
-    ledgers.backups.etcd_path(NAME).write_bytes(snapshot)
-    manifest = BackupManifest(
-        store="store",
-        former=[],
-        generation=0,
-        segment_floor=0,
-        prefix="",
-        taken_ms=1,
-        etcd=EtcdCopy(size=len(snapshot), sha256=hashlib.sha256(snapshot).hexdigest(), revision=1),
-        revision=1,
-        files=[copy],
-    )
+    manifest = with_snapshot(ledgers.backups, [copy])
     await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)
     with ledgers.backups.open(copy) as stored:
         Path(stored.name).chmod(0o600)
@@ -172,19 +162,70 @@ async def test_a_ledger_that_has_just_changed_is_copied_again_whatever_its_time_
     assert again.sha256 != before.sha256
 
 
-async def test_damage_is_told_by_every_backup_that_has_the_damaged_ledger(tmp_path: Path) -> None:
-    """The second one copies and reads nothing of it."""
-    ledgers = Ledgers(tmp_path)
-    ledgers.write("a/0.ledger", 10)
-    files = await ledgers.copied()
+def with_snapshot(backups: BackupFolder, files: list[CopiedFile]) -> BackupManifest:
+    """Of an etcd without any record."""
     snapshot = hashlib.sha256(b"").digest()
-    ledgers.backups.etcd_path(NAME).write_bytes(snapshot)
+    backups.etcd_path(NAME).write_bytes(snapshot)
     etcd = EtcdCopy(size=len(snapshot), sha256=hashlib.sha256(snapshot).hexdigest(), revision=1)
+    return BackupManifest(
+        store="store",
+        former=[],
+        generation=0,
+        segment_floor=0,
+        prefix="",
+        taken_ms=1,
+        etcd=etcd,
+        revision=1,
+        files=files,
+    )
+
+
+async def test_damage_is_told_by_every_backup_that_has_the_damaged_ledgers(tmp_path: Path) -> None:
+    """The second one copies and reads nothing of them."""
+    ledgers = Ledgers(tmp_path)
+    paths = ("a/0.ledger", "a/1.ledger", "b/0.ledger")
+    for path in paths:
+        ledgers.write(path, 10)
+    files = await ledgers.copied()
+    etcd = with_snapshot(ledgers.backups, files).etcd
     told: list[list[str]] = []
     for _ in range(2):
         taking = _Taking(cast(Any, None), ServerSettings(), ledgers.data_dir, ledgers.backups, lambda _: None)
         taking._verified, taking._told = (set(files), told[-1]) if told else (set(), [])
         await taking._read_back(NAME, etcd, files)
         told.append(taking._damaged)
-    assert len(told[0]) == 1
+    assert [path in text for path, text in zip(paths, told[0], strict=True)] == [True] * 3
     assert told[1] == told[0]
+
+
+async def test_a_damaged_copy_behind_others_that_are_whole_is_found(tmp_path: Path) -> None:
+    ledgers = Ledgers(tmp_path)
+    for path in ("a/0.ledger", "b/0.ledger"):
+        ledgers.write(path, 10)
+    manifest = with_snapshot(ledgers.backups, await ledgers.copied())
+    await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)
+    with ledgers.backups.open(manifest.files[1]) as stored:
+        Path(stored.name).chmod(0o600)
+        Path(stored.name).write_bytes(bytes(9) + b"\1")
+    with pytest.raises(DataCorrupt, match=r"b/0\.ledger"):
+        await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)
+
+
+async def test_room_is_expected_for_all_files_of_all_segments_before_anything_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers = Ledgers(tmp_path)
+    for path in ("a/0.footer", "a/0.ledger", "a/1.ledger", "b/0.ledger"):
+        ledgers.write(path, 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3999))
+    with pytest.raises(StoreFull, match=r"4\.0 kB are to be copied"):
+        await ledgers.copied()
+    assert not list(ledgers.backups.objects.rglob("*.ledger*"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4000))
+    told: list[str] = []
+    taking = _Taking(cast(Any, None), ServerSettings(), ledgers.data_dir, ledgers.backups, told.append)
+    files, _ = await taking._copy_ledgers(NAME)
+    assert (len(files), told[-1]) == (4, "copying ledgers: 4 of 4 files, 4.0 kB of 4.0 kB (100 %)")
+    etcd = with_snapshot(ledgers.backups, files).etcd
+    await taking._read_back(NAME, etcd, files)
+    assert told[-1] == "reading back: 5 of 5 files, 4.0 kB of 4.0 kB (100 %)"

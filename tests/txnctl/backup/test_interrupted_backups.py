@@ -14,11 +14,11 @@ import pytest
 from segments.ledger.ledger_files import FOLDER_MARK
 from tests.txnctl.command_line import txnctl
 from tests.waiting import idle, until
-from txnctl.backup.etcd_files import restore_etcd
+from txnctl.backup.etcd_files import find_tool, restore_etcd
 from txnctl.backup.folder import MANIFEST, BackupFolder
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
 from txnctl.backup.progress import in_thread
-from txnctl.backup.restoring import Restored, _restore_ledgers, expect_empty, restore_whole
+from txnctl.backup.restoring import Restored, _end, _restore_ledgers, _verified, expect_empty, restore_whole
 from txnctl.backup.taking import TakenBackup, take_backup
 from txnctl.checking.everything import Checked
 from txnctl.commands.backups import _start
@@ -42,8 +42,8 @@ class Folders:
         (self.data_dir / "ledgers").mkdir(parents=True)
         (self.data_dir / "ledgers" / FOLDER_MARK).write_text("0123456789abcdef\n")
 
-    def write(self, content: bytes) -> None:
-        path = self.data_dir / "ledgers" / LEDGER
+    def write(self, content: bytes, name: str = LEDGER) -> None:
+        path = self.data_dir / "ledgers" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
@@ -125,6 +125,30 @@ async def test_what_an_unfinished_backup_has_copied_stays_for_the_next(folders: 
     assert folders.backups.is_there(copied)
 
 
+async def test_what_several_unfinished_backups_have_copied_is_not_copied_again_and_they_go(folders: Folders) -> None:
+    """Nor what the newest whole one has."""
+    root = folders.data_dir / "ledgers"
+    names = [f"tenant/space/topic/0000-ffff-0/{number}.ledger" for number in range(7)]
+
+    def write(some: list[str]) -> None:
+        for name in some:
+            folders.write(bytes(1000), name)
+            os.utime(root / name, ns=(1, 1))  # long ago
+
+    write(names[:2])
+    first = await folders.back_up()
+    assert (first.copied_files, first.copied_bytes) == (2, 2000)
+    write(names[2:])
+    for some in (names[2:4], names[4:6]):
+        unfinished = folders.backups.begin("now")
+        for name in some:
+            with (root / name).open("rb") as file:
+                folders.backups.note(unfinished, folders.backups.copy_in(file, name, 1))
+    taken = await folders.back_up()
+    assert (taken.copied_files, taken.copied_bytes, len(taken.manifest.files)) == (1, 1000, 7)
+    assert folders.backups.unfinished() == []
+
+
 async def test_a_restore_holds_its_backups_until_it_is_whole(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +219,29 @@ async def test_a_restore_that_is_ended_writes_nothing_more(tmp_path: Path) -> No
     assert len(list((tmp_path / "restored").rglob("*.ledger"))) <= 2
 
 
+async def test_every_ledger_of_a_backup_is_restored_and_its_folder_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, told = Copies(tmp_path), list[str]()
+    assert copies.manifest.bytes == 35, "so much room is asked for"
+    await _restore_ledgers(copies.backups, copies.manifest, tmp_path / "made" / "data", told.append)
+    assert len(list((tmp_path / "made").rglob("*.ledger"))) == 5
+    assert told[-1] == "restoring ledgers: 5 of 5 files, 35 B of 35 B (100 %)"
+    synced: list[Path] = []
+    monkeypatch.setattr("txnctl.backup.restoring.sync_directory", synced.append)
+    folders = [path for path in (tmp_path / "made").rglob("*") if path.is_dir()]
+    _end(tmp_path / "made", tmp_path / "restored")
+    assert {*folders, tmp_path / "made", tmp_path} <= set(synced)
+
+
+async def test_a_damaged_backup_is_refused_with_the_names_of_all_others(folders: Folders) -> None:
+    names = [(await folders.back_up()).name for _ in range(3)]
+    path = folders.backups.etcd_path(names[1])
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataCorrupt, match=f"names an older one: {names[0]}, {names[2]}$"):
+        await _verified(folders.backups, names[1], lambda _: None)
+
+
 async def test_a_restore_that_is_ended_leaves_no_tool_of_etcd_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +257,15 @@ async def test_a_restore_that_is_ended_leaves_no_tool_of_etcd_at_work(
         await restoring
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def test_the_older_tool_of_etcd_is_taken_where_the_newer_one_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("etcd", "etcdctl"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_tool() == tmp_path / "etcdctl"
 
 
 async def test_who_is_ended_waits_for_its_thread() -> None:
