@@ -9,6 +9,7 @@ import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import encode_sidecar
+from txnctl.checking.dropping import few
 from txnctl.checking.everything import what_is_missing
 from txnctl.checking.ledgers import Now, broken_ledgers, missing_entries, missing_sidecars
 from txnctl.checking.picture import Picture, take_picture
@@ -129,3 +130,8 @@ async def test_whichever_ledger_of_a_list_is_asked_for_it_is_kept(memory_store: 
     now = Now(memory_store)
     assert [await now.is_kept(HIGH, n) for n in (1, 2, 3, 4)] == [True, True, True, False]
     assert [await now.is_listed(HIGH, n) for n in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+def test_a_few_are_named_each_and_of_many_the_first_and_how_many_there_are() -> None:
+    assert few(["a", 1, "c"]) == "a, 1, c"
+    assert few(range(22)) == f"{', '.join(map(str, range(20)))}, … 22 in all"

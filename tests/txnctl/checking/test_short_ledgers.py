@@ -227,6 +227,31 @@ async def test_c12_what_sidecars_of_short_ledgers_listed_stands_in_etcd_again_at
     assert [one.aborted for one in infos[RIGHT].ledgers[:3]] == [0, 1, 0]
 
 
+async def test_c12_all_that_the_sidecar_of_a_short_ledger_listed_stands_in_etcd_again(folder: ShortFolder) -> None:
+    """▲ Entries of the others would be read as committed."""
+    await folder.record(keys.topic(TOPIC), split_in_two(TOPIC))
+    for txn_id in (GONE, EARLIER):
+        await folder.header(txn_id, ABORTED)
+    await folder.mark()
+    entries = [Written("a"), Written("gone", GONE), Written("earlier", EARLIER), Written("b")]
+    await folder.segment(WIDE, Ledger(1, entries, 3, aborted={GONE: Position(1, 1), EARLIER: Position(1, 2)}))
+    await folder.repair()
+    assert await folder.aborted() == {(WIDE, GONE, None): (1, 1), (WIDE, EARLIER, None): (1, 2)}
+
+
+async def test_c12_every_subscription_that_has_drained_a_shortened_segment_has_drained_what_is_left(
+    folder: ShortFolder,
+) -> None:
+    await fill(folder)
+    await folder.record(keys.drained(TOPIC, "more", 0), Drained(end=(3, 0)))
+    await folder.repair()
+    assert {place: one.end for place, one in (await folder.picture()).drained.items() if place[0] == TOPIC} == {
+        (TOPIC, "job", 0): (2, 1),
+        (TOPIC, "more", 0): (2, 1),
+    }
+    assert await folder.findings() == []
+
+
 async def test_c12_an_interrupted_repair_ends_like_one_that_was_not_whatever_the_step(
     folder: ShortFolder, tmp_path: Path
 ) -> None:
@@ -317,6 +342,18 @@ async def test_c12_of_many_dropped_transactions_all_are_counted_and_the_first_ar
     [listed] = folder.data.glob("dropped-*.jsonl")
     assert len(listed.read_text().splitlines()) == 23
     assert {one.state for one in (await folder.picture()).headers.values()} == {ABORTED}
+
+
+async def test_c12_a_folder_with_entries_begun_behind_etcd_was_not_copied_before_it_and_loses_nothing(
+    folder: ShortFolder,
+) -> None:
+    """▲ In whichever order they stand: what was committed in the last moment would be aborted, though it is whole."""
+    await folder.record(keys.topic(TOPIC), split_in_two(TOPIC))
+    await folder.mark()
+    await folder.header(LATE, COMMITTED)
+    await folder.segment(WIDE, Ledger(1, [Written("late", LATE), Written("begun later", TxnId(1, 2000))], 2))
+    await folder.repair()
+    assert (await folder.picture()).headers[LATE].state == COMMITTED
 
 
 async def test_c12_a_repaired_folder_is_served_and_shows_whole_transactions_alone(folder: ShortFolder) -> None:
