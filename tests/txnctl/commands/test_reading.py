@@ -74,6 +74,51 @@ async def test_read_between_times_and_snapshots(cluster: InProcessCluster, tmp_p
     assert await values(cluster, "--to", "2020-01-01T00:00") == []
 
 
+@pytest.mark.parametrize("at_once", [1, 100])
+async def test_of_several_transactions_that_go_on_behind_a_time_none_is_read_by_halves(
+    cluster: InProcessCluster, client: txnclient.Client, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """However many messages come at once, of what is read and of what came behind."""
+    monkeypatch.setattr(reading, "AT_ONCE", at_once)
+    await client.create_topic(TOPIC)
+    async with await client.producer(TOPIC) as producer:
+        late = [await client.begin() for _ in range(3)]
+        for number, txn in enumerate(late):
+            await producer.send(b"plain-%d" % number)
+            await producer.send(b"across", txn=txn)
+        until_ms = await later_than(int(time.time() * 1000))
+        await later_than(until_ms)
+        for txn in late:
+            await producer.send(b"across", txn=txn)
+            await txn.commit()
+    found = [
+        one.value
+        async for messages in reading._between(client, TOPIC, "earliest", until_ms, False, "read_committed")
+        for one in messages
+    ]
+    assert found == [b"plain-0", b"plain-1", b"plain-2"]
+    assert len(await reading._newest(client, TOPIC, 7)) == 7
+    assert len(await values(cluster)) == 9
+
+
+async def test_read_goes_on_behind_what_comes_at_once(cluster: InProcessCluster) -> None:
+    await done("topics", "create", TOPIC, url=cluster.url)
+    count = reading.AT_ONCE + 1
+    await done("produce", TOPIC, url=cluster.url, stdin="x\n" * count)
+    assert len(await values(cluster)) == count
+
+
+def test_peek_begins_before_the_end_of_every_segment_of_every_topic() -> None:
+    at = {f"public/default/orders/{name}": Position(5, 9) for name in ("0000-7fff-0", "8000-ffff-1")}
+    bounds = TopicBounds(1, {path: SegmentBounds(end, end) for path, end in at.items()})
+    end = Snapshot(revision=1, topics={TOPIC: bounds, f"{TOPIC}-2": bounds})
+    start = reading._before(end, 4, 0)
+    assert start is not None
+    assert [[one.end for one in topic.segments.values()] for topic in start.topics.values()] == [
+        [Position(5, 5)] * 2
+    ] * 2
+
+
 async def test_follow_goes_on_until_it_is_told_to_stop(cluster: InProcessCluster) -> None:
     await done("topics", "create", TOPIC, url=cluster.url)
     await done("produce", TOPIC, url=cluster.url, stdin="one\n")

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import running_cluster
 from tests.processes import process_cluster
 from tests.txnctl.command_line import txnctl
+from txnctl.commands.shared.beside import settings_beside
 from txnctl.process.served import FILE, read_served, write_served
 from txnctl.process.settings import ServerSettings
 from txnwire.errors import InvalidArgument
@@ -37,6 +39,41 @@ async def test_check_finds_the_settings_of_the_server_beside_it(
         assert (named.code, named.err) == (0, "")
         monkeypatch.undo()
     assert os.getcwd()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with an environment that names nothing."""
+    for name in [name for name in os.environ if name.startswith("TXN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+async def test_all_flags_count_before_what_is_found(elsewhere: Path) -> None:
+    write_served(ServerSettings(data_dir=elsewhere, etcd="http://other:1"))
+    settings = await settings_beside(None, etcd="http://one:1", data_dir=elsewhere, etcd_prefix="/p")
+    assert (settings.etcd, settings.data_dir, settings.etcd_prefix) == ("http://one:1", elsewhere, "/p")
+
+
+@pytest.mark.parametrize(("noted", "named"), [("named", "named"), ("named/data", "named"), ("data", "none")])
+async def test_what_brokers_noted_is_found_in_each_folder_where_their_data_may_be(
+    elsewhere: Path, noted: str, named: str
+) -> None:
+    (elsewhere / noted).mkdir(parents=True)
+    write_served(ServerSettings(data_dir=elsewhere / noted, etcd="http://one:1", etcd_prefix="/p"))
+    settings = await settings_beside(None, data_dir=elsewhere / named)
+    assert (settings.etcd, settings.etcd_prefix) == ("http://one:1", "/p")
+
+
+async def test_a_server_tells_the_prefix_of_its_keys_too(
+    elsewhere: Path, etcd: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ A check without it would look at an empty etcd, or at another cluster's."""
+    async with running_cluster(etcd, elsewhere / "cluster", etcd_prefix="/p") as cluster:
+        monkeypatch.setenv("TXN_URL", cluster.url)
+        settings = await settings_beside(None, data_dir=elsewhere / "none")
+    assert settings.etcd_prefix == "/p"
 
 
 def test_no_password_is_noted(tmp_path: Path) -> None:

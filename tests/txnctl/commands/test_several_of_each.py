@@ -1,0 +1,146 @@
+"""What commands show of several rows, findings, names, segments and messages: each of them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from txnctl.checking.everything import Checked
+from txnctl.commands.check import show_checked
+from txnctl.commands.names import _delete_all, _said
+from txnctl.commands.piping import _Sent, write
+from txnctl.commands.shared.lines import Input, PipedMessage, runs
+from txnctl.commands.shared.output import Format, _print_blocks, _table, cell, show_rows
+from txnctl.commands.snapshots import _show
+from txnctl.commands.topics import _as_typed, _show_layout
+from txnwire.errors import InvalidArgument
+
+ROWS: list[dict[str, Any]] = [{"name": "a", "count": 1000, "note": "x"}, {"name": "longer", "count": 2, "note": "y"}]
+COLUMNS = ["name", "count", "note"]
+
+
+def test_lines_for_programs_have_all_rows_and_columns_as_wide_as_the_widest(capsys: pytest.CaptureFixture[str]) -> None:
+    show_rows(ROWS, COLUMNS, Format.TABLE, empty="none")
+    assert capsys.readouterr().out.splitlines() == [
+        "name    count  note",
+        "a       1000   x",
+        "longer  2      y",
+    ]
+
+
+def printed(show: Any) -> list[list[str]]:
+    terminal = Console(file=io.StringIO(), width=100, highlight=False)
+    show(terminal)
+    return [line.split() for line in cast(io.StringIO, terminal.file).getvalue().splitlines()]
+
+
+def test_tables_and_blocks_for_people_have_all_rows_and_columns() -> None:
+    shown = [[cell(row[column]) for column in COLUMNS] for row in ROWS]
+    table = _table(ROWS, COLUMNS, shown)
+    assert [column.justify for column in table.columns] == ["left", "right", "left"]
+    lines = printed(lambda terminal: terminal.print(table))
+    assert [lines[0], *lines[2:]] == [COLUMNS, ["a", "1,000", "x"], ["longer", "2", "y"]]
+    assert printed(lambda terminal: _print_blocks(COLUMNS, shown, terminal)) == [
+        *(["name", "a"], ["count", "1,000"], ["note", "x"]),
+        [],
+        *(["name", "longer"], ["count", "2"], ["note", "y"]),
+    ]
+
+
+def test_a_column_is_one_of_numbers_only_if_each_of_its_cells_is_one() -> None:
+    rows: list[dict[str, Any]] = [{"at": 1}, {"at": "one"}]
+    assert [column.justify for column in _table(rows, ["at"], [["1"], ["one"]]).columns] == ["left"]
+
+
+def test_a_check_tells_all_that_is_broken_and_all_that_was_repaired(capsys: pytest.CaptureFixture[str]) -> None:
+    checked = Checked(7, [("one", "bad"), ("two", "worse")], [("torn", "mended"), ("ids", "raised")])
+    show_checked(checked, Format.TABLE, repair=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "repair: torn: mended",
+        "repair: ids: raised",
+        "one: bad",
+        "two: worse",
+        "2 broken invariants at revision 7",
+    ]
+    show_checked(checked, Format.JSON, repair=True)
+    assert msgspec.json.decode(capsys.readouterr().out) == {
+        "revision": 7,
+        "broken": [{"rule": "one", "finding": "bad"}, {"rule": "two", "finding": "worse"}],
+        "repaired": [{"what": "torn", "finding": "mended"}, {"what": "ids", "finding": "raised"}],
+    }
+
+
+class Names:
+    """The service's answers to `names.delete`, in order."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self._answers = list(answers)
+        self.asked: list[Any] = []
+
+    async def ask(self, what: str, **args: Any) -> dict[str, Any]:
+        self.asked.append(args["after"])
+        return self._answers.pop(0)
+
+
+def told(deleted: int, after: str | None = None, *, kept: int = 0, changed: int = 0) -> dict[str, Any]:
+    return {"deleted": deleted, "open": 1, "kept": kept, "changed": changed, "after": after}
+
+
+async def test_names_are_forgotten_in_several_requests_and_once_more_where_some_had_changed() -> None:
+    service = Names(told(5, "m"), told(4, changed=2), told(2, "m"), told(0))
+    answer = await _delete_all(service, "orders/")
+    assert service.asked == [None, "m", None, "m"]
+    assert answer == {"deleted": 11, "open": 2, "kept": 0, "changed": 0}
+    assert _said(answer | {"kept": 3, "changed": 4}, None) == (
+        "11 names forgotten, 2 are open and stay, 3 stay as the newest of their prefix (keep_newest), "
+        "4 could not be read or changed meanwhile: repeat"
+    )
+
+
+def test_a_split_and_a_merge_of_several_name_all_segments_that_they_made(capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [f"t/n/x/{name}" for name in ("0000-7fff-0", "8000-ffff-1", "0000-3fff-2", "4000-7fff-3", "8000-ffff-4")]
+    children = [(2, 3), (4,), (), (), ()]
+    segments = {n: SimpleNamespace(path=paths[n], children=children[n]) for n in range(5)}
+    layout = cast(Any, SimpleNamespace(topic="topic://t/n/x", epoch=4, segments=segments))
+    _show_layout(layout, "both", [f"segment://{path}" for path in paths[:2]], Format.TABLE)
+    assert capsys.readouterr().out == "both into 0000-3fff-2 and 4000-7fff-3 and 8000-ffff-4, layout epoch 4\n"
+    assert _as_typed({"max_segments": 4, "split_messages_per_s": 5}) == "max_segments=4,split_messages_per_s=5"
+
+
+def test_a_snapshot_is_shown_with_all_its_segments(capsys: pytest.CaptureFixture[str]) -> None:
+    bounds = {path: SimpleNamespace(resolved=f"1:{n}", end=f"2:{n}") for n, path in enumerate(("t/n/x/0", "t/n/x/1"))}
+    _show(cast(Any, SimpleNamespace(segments=bounds, revision=7, pending=())))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:3] == [["t/n/x/0", "1:0", "2:0"], ["t/n/x/1", "1:1", "2:1"]]
+
+
+def test_lines_of_a_pipe_are_all_sent_up_to_the_first_wrong_one_and_counted() -> None:
+    found: list[PipedMessage] = []
+    sent = _Sent("topic://t/n/x", 2, Input.JSON, None)
+    wrong = sent.parse([b'{"value": "%d"}' % n for n in range(3)] + [b"{", b'{"value": "3"}'], found)
+    assert isinstance(wrong, InvalidArgument)
+    assert "line 4" in str(wrong)
+    assert [one.value for one in found] == [b"0", b"1", b"2"]
+    for messages in (2, 1):
+        sent.add(messages)
+    assert (sent.messages, sent.transactions) == (3, 2)
+
+
+def test_neighbours_are_sent_together_and_what_has_properties_alone() -> None:
+    plain = [PipedMessage(None, b"%d" % n) for n in range(5)]
+    alone = [PipedMessage(None, value, properties={"a": "b"}) for value in (b"x", b"y")]
+    assert list(runs([*plain[:2], *alone, *plain[2:]])) == [plain[:2], [alone[0]], [alone[1]], plain[2:]]
+
+
+def test_all_messages_of_a_page_are_written(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    messages: Sequence[Any] = [SimpleNamespace(data=b"one"), SimpleNamespace(data=b"two")]
+    assert write(messages, Format.TABLE, b"\0")
+    sys.stdout.flush()
+    assert capsysbinary.readouterr().out == b"one\0two\0"
