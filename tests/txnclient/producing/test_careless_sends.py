@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from tests.txnclient.scripted_server import TOPIC, connected
 from tests.waiting import until
 from txnclient.producing.bulk import PART_MESSAGES
 from txnclient.producing.channels.batches import BulkBatch
+from txnclient.transactions.transaction import transaction_impl
 from txnwire.errors import StoreFull
+from txnwire.protocol import MAX_VALUE_BYTES
 
 
 async def _wait_for(sending: Awaitable[object]) -> None:
@@ -246,3 +249,35 @@ async def test_the_ids_of_a_bulk_send_do_not_keep_what_was_sent() -> None:
 
 def _bytes_of(batch: BulkBatch) -> int:
     return len(batch.entry) + sum(map(len, batch._columns.values if batch._columns else ()))
+
+
+class Fenced:
+    """The transaction key of a client, which another one has taken: who asks is told."""
+
+    def expired(self) -> None:
+        return None
+
+    async def expired_instead(self, error: txnclient.TxnError, deadline: object) -> txnclient.TxnError:
+        return txnclient.ExpiredTransaction("a newer holder has fenced it")
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda producer, txn: producer.send(b"late", key="k", txn=txn),
+        lambda producer, txn: producer.send(bytes(MAX_VALUE_BYTES + 1), key="k", chunk=True, txn=txn),
+        lambda producer, txn: producer.send_many([("k", b"late")], txn=txn),
+    ],
+    ids=["one", "in pieces", "many"],
+)
+@virtual_time
+async def test_k1_a_refused_send_of_a_fenced_client_says_that_it_was_fenced(send: Callable[..., Any]) -> None:
+    """▲ Told of a conflict, its program would try again, for ever."""
+    async with connected() as (cluster, client), client.producer(TOPIC) as producer:
+        txn = await client.begin()
+        transaction_impl(txn)._holder = Fenced()  # type: ignore[assignment]
+        cluster.servers["broker:1"].refuse["send"] = [txnclient.TxnConflict("its header is collected")]
+        with pytest.raises(txnclient.ExpiredTransaction):
+            await send(producer, txn)
+        transaction_impl(txn)._holder = None
+        await txn.abort()
