@@ -13,6 +13,7 @@ from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
 from txnwire.errors import SegmentSealed, to_wire
 from txnwire.proto import txn_pb2 as pb
+from txnwire.transport.calls import Caller
 
 
 @virtual_time
@@ -160,3 +161,20 @@ async def test_a_client_knows_every_server_that_the_cluster_names() -> None:
         expected = ["coordinator:1", "coordinator:2", "controller:1", "broker:1", "broker:2", "broker:3"]
         assert client._directory.addresses() == expected
     await cluster.stop()
+
+
+@virtual_time
+async def test_a_connection_that_ends_under_a_push_hinders_no_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has told of its end yet, and what is pushed matters only as long as it lives."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        consumer = await client.consumer(TOPIC, "sub")
+        await until(lambda: len(server.permits) == len(SEGMENTS))
+
+        def ended(caller: Caller, command: pb.Command) -> None:
+            raise txnclient.ConnectionLost("it has ended")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Caller, "push", ended)
+            await consumer.close()
+        assert server.seen["leave_subscription"] == 1

@@ -322,3 +322,19 @@ async def test_c4_an_entry_that_its_connection_does_not_take_is_sent_again_or_lo
         assert isinstance(told[0], txnclient.MessageTooLarge) == lost
         await producer.send(b"fourth", key="k")
         await producer.close()
+
+
+@virtual_time
+async def test_c4_an_entry_that_cannot_be_encoded_is_lost_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as (cluster, client), client.producer(TOPIC) as producer:
+
+        def refuse(*_: object, **__: object) -> bytes:
+            raise txnclient.MessageTooLarge("an entry too long")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("txnclient.producing.channels.channel.encode_entry", refuse)
+            lost = producer.send_nowait(b"lost", key="k")
+            with pytest.raises(txnclient.MessageTooLarge):
+                await asyncio.wait_for(lost, 5.0)
+        await producer.send(b"next", key="k")
+        assert cluster.values_by_key() == {b"k": [b"next"]}
