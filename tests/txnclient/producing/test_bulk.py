@@ -122,7 +122,7 @@ def test_columns_run_no_code_of_the_caller_if_each_is_a_plain_list() -> None:
     for columns in (
         Columns(UserList(values)),
         Columns(values, UserList([b"k"])),
-        Columns(values, None, [UserDict({"a": "b"})]),  # type: ignore[list-item]
+        Columns(values, None, [UserDict({"a": "b"})]),
         Columns(values, None, None, UserList([7])),
     ):
         assert not runs_no_code(columns)

@@ -275,7 +275,7 @@ async def test_k1_a_refused_send_of_a_fenced_client_says_that_it_was_fenced(send
     """▲ Told of a conflict, its program would try again, for ever."""
     async with connected() as (cluster, client), client.producer(TOPIC) as producer:
         txn = await client.begin()
-        transaction_impl(txn)._holder = Fenced()  # type: ignore[assignment]
+        transaction_impl(txn)._holder = Fenced()
         cluster.servers["broker:1"].refuse["send"] = [txnclient.TxnConflict("its header is collected")]
         with pytest.raises(txnclient.ExpiredTransaction):
             await send(producer, txn)
