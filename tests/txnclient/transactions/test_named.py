@@ -257,6 +257,19 @@ async def test_d1_how_it_has_committed_is_asked_until_somebody_tells() -> None:
 
 
 @virtual_time
+async def test_d1_a_commit_whose_outcome_is_kept_no_more_is_one_without_a_list() -> None:
+    """▲ Asked again and again, nobody would ever tell."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        mine, other = await client.begin(name=NAME), await client.begin(name=NAME)
+        await other.commit(writers=[other.writer_id])
+        server.refuse["new_txn"] = [txnclient.TxnNotFound("its outcome is no longer kept")]
+        with pytest.raises(txnclient.InvalidTxnState):
+            await mine.commit(writers=[mine.writer_id])
+        assert (mine.state, mine.result) == (TransactionState.COMMITTED, None)
+
+
+@virtual_time
 async def test_what_was_acked_comes_back_where_nobody_can_tell_which_writers_count() -> None:
     async with connected() as (cluster, client):
         server, consumer = await attached(cluster, client)
