@@ -52,6 +52,7 @@ class ScriptedServer:
     def __init__(self, cluster: Cluster, address: str) -> None:
         self.cluster = cluster
         self.address = address
+        self.roles = ["coordinator", "broker", "controller", "admin"]
         self.seen: Counter[str] = Counter()
         self.commands: list[pb.Command] = []
         self.lose_replies: Counter[str] = Counter()
@@ -110,7 +111,7 @@ class ScriptedServer:
             connection,
             [self],
             server_id=self.address,
-            roles=["coordinator", "broker", "controller", "admin"],
+            roles=self.roles,
             incarnation="1",
             clock=self.cluster.clock,
         )

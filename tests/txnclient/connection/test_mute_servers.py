@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
 import txnclient
 from tests.mute_endpoint import mute_endpoint
 from tests.segments.virtual_time import virtual_time
-from tests.txnclient.scripted_server import connected
+from tests.txnclient.scripted_server import Cluster, connected
 from tests.txnclient.test_closed_and_foreign_calls import CALLS_OF_ALL, opened
+from tests.waiting import until_turn
 
 TIMEOUT_S = 8.0
 """Of the client, in virtual time."""
@@ -92,3 +94,20 @@ async def test_c6_a_server_that_takes_the_connection_and_says_nothing_is_given_u
     async with mute_endpoint() as address, asyncio.timeout(30.0):
         with pytest.raises(txnclient.Timeout, match=address):
             await txnclient.connect(f"txn://{address}", timeout=0.3)
+
+
+@virtual_time
+async def test_of_several_servers_one_that_has_the_role_is_asked_at_once() -> None:
+    cluster = Cluster()
+    await cluster.start("broker:1", "broker:2", "broker:3")
+    *first, last = cluster.servers.values()
+    for server in first:
+        server.roles = ["coordinator", "broker", "controller"]
+    url = "txn://broker:1,broker:2,broker:3"
+    async with txnclient.connect(url, transport=cluster.transport, clock=cluster.clock, random=Random(1)) as client:
+        await asyncio.sleep(5.0)
+        asking = asyncio.ensure_future(client.admin("topics.list"))
+        await until_turn(asking.done, "the answer", most_turns=1000)
+        await asking
+        assert last.seen["admin_request"] == 1
+    await cluster.stop()
