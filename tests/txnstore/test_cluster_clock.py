@@ -284,16 +284,39 @@ async def test_every_stamp_is_followed_also_of_several_that_come_at_once() -> No
     cluster = ClusterClock(store, clock)
     following = asyncio.ensure_future(cluster.run())
     await asyncio.sleep(1.0)
-    for leaps_ms in ([MINUTES_10], [0, 2 * MINUTES_10], [3 * MINUTES_10]):
+    for ahead_ms in ([MINUTES_10], [0, 2 * MINUTES_10], [3 * MINUTES_10]):
         store.memory_backend.disconnect()  # what is put meanwhile comes at once
-        for leap_ms in leaps_ms:
-            stamp = ClockStamp(ms=clock.wall_ms() + leap_ms)
+        for off_ms in ahead_ms:
+            stamp = ClockStamp(ms=clock.wall_ms() + off_ms)
             etcd.mvcc.commit([Commit(puts=(Put(keys.CLOCK, encode(stamp)),))])
         store.memory_backend.reconnect()
         await asyncio.sleep(2.0)
-        assert cluster.wall_ms() - clock.wall_ms() == pytest.approx(leaps_ms[-1], abs=2_000)
+        assert cluster.wall_ms() - clock.wall_ms() == pytest.approx(ahead_ms[-1], abs=2_000)
     following.cancel()
     await asyncio.wait([following])
+    await store.close()
+
+
+@virtual_time
+async def test_stamps_are_followed_once_they_can_be_read_whatever_stood_there_before() -> None:
+    clock = StepClock()
+    etcd = MemoryEtcd(clock)
+    store = MemoryStore(etcd, clock, random.Random(1))
+    cluster = ClusterClock(store, clock)
+    store.memory_backend.disconnect()
+    following = asyncio.ensure_future(cluster.run())
+    await asyncio.sleep(60.0)
+    store.memory_backend.reconnect()
+    await asyncio.sleep(1.0)
+    await store.commit(Commit(puts=(Put(keys.CLOCK, b"not a stamp"),)))
+    await asyncio.sleep(0.1)
+    stamp = ClockStamp(ms=clock.wall_ms() + MINUTES_10)
+    await store.commit(Commit(puts=(Put(keys.CLOCK, encode(stamp)),)))
+    await asyncio.sleep(0.1)
+    assert cluster.wall_ms() - clock.wall_ms() == pytest.approx(MINUTES_10, abs=2_000)
+    following.cancel()
+    await asyncio.wait([following])
+    assert not store._watches
     await store.close()
 
 

@@ -61,6 +61,20 @@ async def check_terms_follow_one_another(store: MetadataStore) -> None:
 async def test_terms_follow_one_another_in_memory() -> None:
     store = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(0))
     await check_terms_follow_one_another(store)
+    assert not store._watches, "whoever has waited for the key follows it no more"
+    await store.close()
+
+
+@virtual_time
+async def test_a_candidate_that_cannot_reach_the_store_is_elected_once_it_can() -> None:
+    store = MemoryStore(MemoryEtcd(LoopClock()), LoopClock(), random.Random(0))
+    store.memory_backend.disconnect()
+    campaign = asyncio.create_task(election(store, "a").campaign())
+    await asyncio.sleep(60.0)
+    store.memory_backend.reconnect()
+    leadership = await asyncio.wait_for(campaign, 30.0)
+    assert leadership.valid()
+    await leadership.resign()
     await store.close()
 
 

@@ -250,6 +250,25 @@ async def test_an_older_pin_of_another_process_is_spared_by_one_that_pins_a_newe
         assert found.value == b"old"
 
 
+@pytest.mark.parametrize("older", [0, 1])
+@virtual_time
+async def test_of_the_pins_of_several_processes_the_oldest_is_spared_whoever_holds_it(older: int) -> None:
+    etcd = MemoryEtcd(LoopClock())
+    async with beside_a_sweeper(etcd) as (reader, _):
+        other = client(etcd, name="other")
+        first, second = (reader, other) if older == 0 else (other, reader)
+        await reader.commit(create(A, b"old"))
+        pinned = etcd.mvcc.revision
+        with first.pin(pinned):
+            await reader.commit(Commit(puts=(Put(A, b"new"),)))
+            await asyncio.sleep(100)  # revisions between the two pins are sampled
+            with second.pin(etcd.mvcc.revision):
+                await asyncio.sleep(300)
+                (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
+        assert found.value == b"old"
+        await other.close()
+
+
 @virtual_time
 async def test_a_short_pin_costs_nothing() -> None:
     etcd = MemoryEtcd(LoopClock())
