@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -224,12 +225,12 @@ async def test_a_namesake_that_comes_while_a_predecessor_s_lease_cannot_be_ended
     store = MemoryStore(etcd, StepClock(), Random(1), name="one")
     revoke, held = store.revoke_lease, Held(store)
 
-    async def fails_once(lease: int) -> None:
+    async def fails_once(lease_id: int, **options: Any) -> None:
         if not came:
             came.append(etcd.grant(30)[0])
             etcd.mvcc.commit([Commit(puts=(Put(keys.tc(1), records.encode(ME), came[0]),))])
             raise StoreUnavailable("just now")
-        await revoke(lease)
+        await revoke(lease_id, **options)
 
     store.revoke_lease = fails_once  # type: ignore[method-assign]
     running = asyncio.ensure_future(held.ownership.run())
