@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.txnwire import strategies
 from txnwire.errors import InvalidArgument
-from txnwire.names import SegmentName, TopicName, validate_name
+from txnwire.names import SegmentName, TopicName, validate_client_name, validate_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "orders", "Orders-2.v_1", "a" * 128])
@@ -96,6 +96,12 @@ def test_a_malformed_topic_is_refused_naming_the_part(text: str, named: str) -> 
 def test_a_malformed_segment_is_refused_naming_the_part(text: str, named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
         SegmentName.parse(text)
+
+
+def test_a_text_that_is_no_unicode_is_refused() -> None:
+    assert validate_client_name("billing ü") == "billing ü"
+    with pytest.raises(InvalidArgument, match="not valid Unicode"):
+        validate_client_name("billing \ud800")
 
 
 @given(st.text(max_size=60))

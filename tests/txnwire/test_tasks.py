@@ -81,6 +81,15 @@ def _raises() -> None:
     raise KeyError("a defect")
 
 
+def test_whoever_was_in_charge_is_so_no_more_behind_the_block() -> None:
+    tasks = Tasks()
+    with suppress(ValueError), tasks.in_charge():
+        defect("inside", "", KeyError())
+        raise ValueError
+    defect("outside", "", KeyError())
+    assert tasks.failures == {"inside": 1}
+
+
 def test_an_end_hides_no_other_that_is_not_settled_yet() -> None:
     async def scenario(tasks: Tasks, _: list[TaskEnd], __: list[BaseException]) -> None:
         tasks.ended("long-ago", "", KeyError())

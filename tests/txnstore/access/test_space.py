@@ -250,6 +250,23 @@ async def test_an_older_pin_of_another_process_is_spared_by_one_that_pins_a_newe
         assert found.value == b"old"
 
 
+@virtual_time
+async def test_a_pin_that_could_not_be_reported_at_once_is_reported_once_it_can() -> None:
+    etcd = MemoryEtcd(LoopClock())
+    async with beside_a_sweeper(etcd) as (reader, sweeper):
+        await reader.commit(create(A, b"old"))
+        pinned = etcd.mvcc.revision
+        with reader.pin(pinned):
+            reader.memory_backend.disconnect()
+            for n in range(300):
+                await sweeper.commit(Commit(puts=(Put(A, b"%d" % n),)))
+                await asyncio.sleep(1)
+                if n == pins.REPORT_AFTER_S + 15:
+                    reader.memory_backend.reconnect()
+            (found,) = (await reader.range(b"/k/", b"/k0", revision=pinned)).records
+        assert found.value == b"old"
+
+
 @pytest.mark.parametrize("older", [0, 1])
 @virtual_time
 async def test_of_the_pins_of_several_processes_the_oldest_is_spared_whoever_holds_it(older: int) -> None:

@@ -263,6 +263,7 @@ async def test_all_that_are_sent_and_all_that_wait_are_counted_and_told_in_time(
     parked = asked(b"together", 3) + asked(b"later", 1)  # behind either request
     await asyncio.sleep(0.5)
     assert (store.statistics().in_flight, store.statistics().queued) == (7, 4)
+    assert (store.statistics().members, store.statistics().requests, store.statistics().repeats) == (7, 2, 0)
     answers = await asyncio.wait_for(asyncio.gather(*sent, *parked, return_exceptions=True), 5.0)
     assert [type(answer) for answer in answers] == [OutcomeUnknown] * 7 + [StoreUnavailable] * 4
     await store.close()
@@ -356,6 +357,17 @@ async def test_l1_raising_the_fence_may_go_unanswered_too(first: Fate, second: F
     await store.commit(Commit(deletes=(Delete(A),)), timeout_s=60)
     await asyncio.sleep(70)
     assert etcd.mvcc.get(A) is None
+    await store.close()
+
+
+@virtual_time
+async def test_a_renewal_of_the_fence_that_is_not_answered_ends_no_sender() -> None:
+    faults = Script("keep_alive", [LOST_BEFORE] * 2)
+    store = client(MemoryEtcd(LoopClock()), faults)
+    for number in range(4):
+        assert (await store.commit(create(b"/k/%d" % number, b""))).succeeded
+        await asyncio.sleep(RENEW_S + 1.0)
+    assert not faults.fates
     await store.close()
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
 
 from txnstore.access.backend import Reason, Refused, Unanswered
-from txnstore.etcd.connection import TokenExpired, meaning_of
+from txnstore.access.lineage import StoreUnfit
+from txnstore.etcd.connection import EtcdConnection, TokenExpired, meaning_of
+from txnstore.etcd.embedded_etcd import free_port
 from txnstore.etcd.releases import check_release
 from txnstore.etcd.settings import EtcdSettings
 from txnstore.store import Compacted
-from txnwire.errors import InvalidArgument
+from txnwire.clock import SystemClock
+from txnwire.errors import InvalidArgument, StoreUnavailable
 
 Code = grpc.StatusCode
 
@@ -115,6 +119,27 @@ def test_every_endpoint_is_read() -> None:
 def test_malformed_endpoints_are_named(endpoints: tuple[str, ...], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         EtcdSettings(endpoints=endpoints).addresses()
+
+
+async def test_every_endpoint_is_named_distrusted_and_closed_and_tells_all_that_use_it() -> None:
+    ports = [free_port() for _ in range(3)]
+    settings = EtcdSettings(endpoints=tuple(f"http://127.0.0.1:{port}" for port in ports), connect_timeout_s=0.1)
+    connection = EtcdConnection(settings, SystemClock())
+    with pytest.raises(StoreUnavailable, match=", ".join(f"127.0.0.1:{port}" for port in ports)):
+        await connection.open()
+    left: list[str] = []
+    for distrust in (connection.look_again, lambda: connection.condemn(StoreUnfit("another one"))):
+        for endpoint in connection.endpoints:
+            endpoint.admitted = True
+        distrust()
+        assert not any(endpoint.admitted for endpoint in connection.endpoints)
+    for name in ("watch", "another"):
+        connection.current.left[partial(left.append, name)] = None
+    connection.current.leave()
+    assert left == ["watch", "another"]
+    await connection.close()
+    states = [endpoint.channel.get_state() for endpoint in connection.endpoints]
+    assert states == [grpc.ChannelConnectivity.SHUTDOWN] * 3
 
 
 def test_plain_http_with_tls_files_is_a_mistake() -> None:
