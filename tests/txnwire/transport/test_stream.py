@@ -276,11 +276,11 @@ async def test_a_bug_in_the_stream_ends_the_connection(stream: PickyStream, conn
 async def test_an_end_wakes_everybody(stream: PickyStream, connection: StreamConnection) -> None:
     stream.writable.clear()
     connection.send_nowait(command(1))
-    waiting = [asyncio.ensure_future(connection.drain(0)), asyncio.ensure_future(connection.receive())]
+    waiting = [asyncio.ensure_future(wait) for wait in (*(connection.drain(0) for _ in range(3)), connection.receive())]
     await idle()
     stream.incoming.put_nowait(ConnectionLost("cut"))
     done, _ = await asyncio.wait(waiting, timeout=5)
-    assert [str(task.exception()) for task in waiting if task in done] == ["connection with peer:1: cut"] * 2
+    assert [str(task.exception()) for task in waiting if task in done] == ["connection with peer:1: cut"] * 4
     await connection.close()
 
 
