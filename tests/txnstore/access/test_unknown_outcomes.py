@@ -372,6 +372,17 @@ async def test_a_renewal_of_the_fence_that_is_not_answered_ends_no_sender() -> N
 
 
 @virtual_time
+async def test_the_fence_is_renewed_seldom_however_often_it_is_sent_under() -> None:
+    faults = Script("keep_alive")
+    store = client(MemoryEtcd(LoopClock()), faults)
+    for number in range(3 * RENEW_S // 20):
+        assert (await store.commit(create(b"/k/%d" % number, b""))).succeeded
+        await asyncio.sleep(20.0)
+    assert 1 <= faults.sent <= 3
+    await store.close()
+
+
+@virtual_time
 async def test_a_fence_that_went_with_its_lease_is_put_again() -> None:
     etcd = MemoryEtcd(LoopClock())
     store = client(etcd)

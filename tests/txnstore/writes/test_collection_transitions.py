@@ -81,6 +81,13 @@ def test_a_batch_stays_within_one_block_and_every_limit(counters: list[int]) -> 
         assert len(commit.puts) + len(commit.deletes) <= MAX_COMMIT_OPS
 
 
+def test_of_neighbours_as_many_go_together_as_one_commit_may_delete() -> None:
+    neighbours = [Collectable(counter, True, 1) for counter in range(1, MAX_COLLECTED + 3)]
+    assert [len(batch) for batch in batches_of(neighbours)] == [MAX_COLLECTED, 2]
+    apart = [*neighbours[: 2 * MAX_RUNS], *neighbours[3 * MAX_RUNS :][:5]]
+    assert batches_of(apart) == [apart], "two runs, of many ids"
+
+
 def test_neighbours_cost_one_mutation_each_and_two_for_all() -> None:
     commit = plan_collect(
         5, OutcomeBitmap(1, 0), [Collectable(n, True, n) for n in range(1, 301)], Horizon(), raise_to=300, touched_ms=1
