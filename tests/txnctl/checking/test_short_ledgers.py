@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.segments.brokering import Cluster
 from tests.txnctl.checking.short_folders import Ledger, ShortFolder, Written
@@ -304,6 +305,24 @@ async def test_c12_a_damaged_ledger_hides_nothing_of_what_is_left_behind_it(fold
     headers = (await folder.picture()).headers
     assert {txn_id: one.state for txn_id, one in headers.items()} == {WHOLE: COMMITTED, OVER: ABORTED}
     assert [rule for rule, _ in await folder.findings()] == ["closed_ledgers_are_whole"]
+
+
+async def test_c12_of_each_closed_ledger_only_the_entries_that_count_are_left(folder: ShortFolder) -> None:
+    """▲ A file may hold more than its ledger was closed with: nobody reads that, so a transaction has lost it."""
+    await folder.record(keys.topic(TOPIC), split_in_two(TOPIC))
+    await folder.header(OVER, COMMITTED)
+    await folder.mark()
+    over = [Written("b"), Written("over", OVER), Written("over", OVER)]
+    await folder.segment(WIDE, Ledger(1, [Written("a")], 1), Ledger(2, over, 3), Ledger(3, [Written("d")], 0))
+    await folder.ops(OVER, WIDE, 2)
+    stored = (await folder.picture()).ledgers[WIDE]
+    first, second, third = stored.ledgers
+    closed = [first, replace(second, closed_length=2), third]
+    await folder.record(keys.ledger(WIDE), replace(stored, ledgers=closed))
+    await folder.repair()
+    picture = await folder.picture()
+    assert picture.headers[OVER].state == ABORTED
+    assert [one.closed_length for one in picture.ledgers[WIDE].ledgers] == [1, 2, 0]
 
 
 async def test_c12_acks_in_an_open_ledger_that_is_damaged_stay(folder: ShortFolder) -> None:

@@ -101,10 +101,10 @@ async def test_of_several_transactions_that_go_on_behind_a_time_none_is_read_by_
     assert len(await values(cluster)) == 9
 
 
-async def test_read_goes_on_behind_what_comes_at_once(cluster: InProcessCluster) -> None:
+async def test_produce_and_read_go_on_behind_what_comes_at_once(cluster: InProcessCluster) -> None:
     await done("topics", "create", TOPIC, url=cluster.url)
     count = reading.AT_ONCE + 1
-    await done("produce", TOPIC, url=cluster.url, stdin="x\n" * count)
+    await done("produce", TOPIC, url=cluster.url, stdin=f"{'x' * 300}\n" * count)
     assert len(await values(cluster)) == count
 
 

@@ -35,10 +35,22 @@ def test_lines_for_programs_have_all_rows_and_columns_as_wide_as_the_widest(caps
     ]
 
 
-def printed(show: Any) -> list[list[str]]:
+@pytest.mark.parametrize(("columns", "lines"), [("100", 1 + 1 + 2), ("12", 3 + 1 + 3)], ids=["a table", "blocks"])
+def test_a_terminal_shows_all_rows_and_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str, lines: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_rows(ROWS, COLUMNS, Format.TABLE, empty="none")
+    shown = capsys.readouterr().out
+    assert [text for text in ("a", "1,000", "x", "longer", "2", "y") if text not in shown] == []
+    assert len(shown.splitlines()) == lines
+
+
+def printed(show: Any) -> list[str]:
     terminal = Console(file=io.StringIO(), width=100, highlight=False)
     show(terminal)
-    return [line.split() for line in cast(io.StringIO, terminal.file).getvalue().splitlines()]
+    return [line.rstrip() for line in cast(io.StringIO, terminal.file).getvalue().splitlines()]
 
 
 def test_tables_and_blocks_for_people_have_all_rows_and_columns() -> None:
@@ -46,11 +58,11 @@ def test_tables_and_blocks_for_people_have_all_rows_and_columns() -> None:
     table = _table(ROWS, COLUMNS, shown)
     assert [column.justify for column in table.columns] == ["left", "right", "left"]
     lines = printed(lambda terminal: terminal.print(table))
-    assert [lines[0], *lines[2:]] == [COLUMNS, ["a", "1,000", "x"], ["longer", "2", "y"]]
+    assert [line.split() for line in (lines[0], *lines[2:])] == [COLUMNS, ["a", "1,000", "x"], ["longer", "2", "y"]]
     assert printed(lambda terminal: _print_blocks(COLUMNS, shown, terminal)) == [
-        *(["name", "a"], ["count", "1,000"], ["note", "x"]),
-        [],
-        *(["name", "longer"], ["count", "2"], ["note", "y"]),
+        *("name   a", "count  1,000", "note   x"),
+        "",
+        *("name   longer", "count  2", "note   y"),
     ]
 
 
@@ -131,6 +143,9 @@ def test_lines_of_a_pipe_are_all_sent_up_to_the_first_wrong_one_and_counted() ->
     for messages in (2, 1):
         sent.add(messages)
     assert (sent.messages, sent.transactions) == (3, 2)
+    plain = _Sent("topic://t/n/x", 0, Input.LINES, None)
+    plain.add(2)
+    assert (plain.messages, plain.transactions) == (2, 0)
 
 
 def test_neighbours_are_sent_together_and_what_has_properties_alone() -> None:

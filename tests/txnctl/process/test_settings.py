@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from txnctl.cli import serve
-from txnctl.process.settings import BYTES, ROLES, SECONDS, ServerSettings, effective, load, unknown_in_environment
+from txnctl.process.settings import (
+    BYTES,
+    ROLES,
+    SECONDS,
+    ServerSettings,
+    effective,
+    etcd_settings,
+    load,
+    unknown_in_environment,
+)
 from txnwire.errors import InvalidArgument
 
 
@@ -56,6 +65,18 @@ def test_roles_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_settings_are_named(flags: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
         load(None, **flags)
+
+
+def test_each_of_several_wrong_settings_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="unknown role king, queen: ") as raised:
+        load(None, roles="broker,king,queen", lease_ttl_s=0.1, tcids=0)
+    assert all(name in str(raised.value) for name in ("roles: ", "lease_ttl_s: ", "tcids: "))
+
+
+def test_every_endpoint_of_etcd_is_used() -> None:
+    """▲ With the first alone, the loss of one member would stop the process."""
+    settings = load(None, etcd="http://one:1, http://two:2,http://three:3", allow_development_etcd=True)
+    assert etcd_settings(settings).endpoints == ("http://one:1", "http://two:2", "http://three:3")
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e300"])
@@ -126,7 +147,11 @@ def test_what_looks_like_a_setting_in_the_environment_is_named(monkeypatch: pyte
     monkeypatch.setenv("TXN_URL", "txn://h:1")
     monkeypatch.setenv("TXN_LEASE_TTL", "7")
     monkeypatch.setenv("TXN_ID", "one")
-    assert unknown_in_environment() == ["TXN_LEASE_TTL is no setting; did you mean TXN_LEASE_TTL_S?"]
+    monkeypatch.setenv("TXN_LISTENS", "h:1")
+    assert unknown_in_environment() == [
+        "TXN_LEASE_TTL is no setting; did you mean TXN_LEASE_TTL_S?",
+        "TXN_LISTENS is no setting; did you mean TXN_LISTEN?",
+    ]
 
 
 def test_every_setting_has_a_flag_but_the_password() -> None:
