@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from random import Random
 
 from segments.layout.directory import Directory
+from tests.cluster import InProcessCluster
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock, virtual_time
 from txnctl.admin.admin_keys import KeyAnswers
@@ -41,3 +42,13 @@ async def test_a_key_is_told_with_the_time_since_its_holder_connected_or_it_was_
         facts = {row["key"]: (row["state"], row["epoch"], row["begins"], round(row["held_s"])) for row in told}
         assert facts == {"held": ("unknown", 3, 2, 3600), "deleted": ("deleted", 4, 0, 5)}
         assert [row["key"] for row in (await answers["keys.list"]({}))["keys"]] == ["held"]
+
+
+async def test_each_key_is_in_use_whose_holder_is_connected(cluster: InProcessCluster) -> None:
+    """▲ Of one that seems idle an operator would delete the key beneath its holder."""
+    async with AsyncExitStack() as holders:
+        clients = [await holders.enter_async_context(cluster.connect(transaction_key=name)) for name in ("a", "b", "c")]
+        for client in clients:
+            await client.begin()
+        rows = (await clients[0].admin("keys.list"))["keys"]
+        assert [(row["key"], row["state"]) for row in rows] == [(name, "in use") for name in ("a", "b", "c")]

@@ -66,6 +66,12 @@ def test_tables_and_blocks_for_people_have_all_rows_and_columns() -> None:
     ]
 
 
+def test_a_cell_with_several_values_has_them_all_and_folds_where_any_of_its_column_is_long() -> None:
+    assert cell([1000, "a", None]) == "1,000, a, -"
+    shown = [["short"], ["x" * 40]]
+    assert not _table([{"name": one} for (one,) in shown], ["name"], shown).columns[0].no_wrap
+
+
 def test_a_column_is_one_of_numbers_only_if_each_of_its_cells_is_one() -> None:
     rows: list[dict[str, Any]] = [{"at": 1}, {"at": "one"}]
     assert [column.justify for column in _table(rows, ["at"], [["1"], ["one"]]).columns] == ["left"]

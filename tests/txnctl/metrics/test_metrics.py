@@ -136,6 +136,17 @@ async def test_every_process_tells_every_metric_and_its_roles_fill_them(cluster:
     assert not broker["txnstore_transactions_active"].samples  # it is no coordinator
 
 
+async def test_segments_of_all_topics_are_counted_and_those_without_an_owner(cluster: InProcessCluster) -> None:
+    server = cluster.servers["control"].server
+    async with cluster.connect() as client:
+        for name in ("a", "b"):
+            await client.create_topic(f"topic://public/default/{name}", segments=3)
+    await until(lambda: server.statistics().segments == 6 and not server.statistics().unowned_segments, within_s=20)
+    assert value(scraped(server)["txnstore_topics"]) == 2
+    await cluster.stop_server("broker")
+    await until(lambda: server.statistics().unowned_segments == 6, within_s=20)
+
+
 async def test_the_elected_sweeper_counts_what_stands_in_etcd(cluster: InProcessCluster) -> None:
     server = cluster.servers["control"].server
     await until(

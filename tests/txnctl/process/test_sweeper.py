@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from coordinator_v5.settings import NameSettings
 from segments.ledger.file_ledger import FileLedgerStore
 from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.waiting import until
+from txnctl.metrics.statistics import NamesOfNamespace
 from txnctl.process.founding import PATIENCE_S
 from txnctl.process.server import Server
 from txnctl.process.settings import ServerSettings
-from txnctl.process.sweeper import Maintainer
+from txnctl.process.sweeper import Maintainer, _told
 from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
+from txnstore.records import NameCounts
 from txnstore.store import Commit, Put
 from txnwire.errors import StoreFull
 
@@ -54,6 +57,14 @@ async def test_one_that_is_not_elected_any_more_tells_no_census() -> None:
     await sweeper.close()
     assert (sweeper.statistics().elected, sweeper.statistics().census) == (False, None)
     await store.close()
+
+
+def test_the_names_of_each_namespace_are_told_with_what_it_may_have() -> None:
+    counts = NameCounts(counted_ms=1, namespaces={"orders": 3, "sink": 4})
+    assert _told(counts, NameSettings(most=10, most_of={"sink": 5})) == (
+        NamesOfNamespace("orders", 3, 10),
+        NamesOfNamespace("sink", 4, 5),
+    )
 
 
 async def at_its_quota(clock: LoopClock) -> MemoryEtcd:
