@@ -56,7 +56,10 @@ def picture() -> Picture:
             txn(4): header("COMMITTED", writers),
         },
         outcomes={(0, 0): outcomes},
-        names={"job/7": TxnName(v=1, txn_id=str(txn(7)), outcome="COMMITTED", writers=writers)},
+        names={
+            "job/1": TxnName(v=1, txn_id=str(txn(1))),
+            "job/7": TxnName(v=1, txn_id=str(txn(7)), outcome="COMMITTED", writers=writers),
+        },
         id_blocks={0: TxnSeq(next=1001, indexed_below=20)},
     )
 
@@ -89,7 +92,10 @@ def test_e8_an_unknown_coordinator_id_is_of_after_the_backup() -> None:
 def test_e8_what_is_aborted_is_noted_once_where_it_ends_and_left_to_who_knows_of_it() -> None:
     found = picture()
     found.write_index = {(txn(3), SEGMENT): None}
-    found.aborted = {(SEGMENT, txn(2), None): AbortedRecord(max_position=(1, 1))}
+    found.aborted = {
+        (segment, txn(counter), None): AbortedRecord(max_position=(1, 1))
+        for segment, counter in (("public/default/t/other", 9), (SEGMENT, 2))
+    }
     reckoning = Reckoning(found, RewoundJudge(found), SEGMENT, known=[(txn(6), None)])
     entries = [(1, 0), (2, 0), (3, 0), (6, 0), (4, W1), (4, W2), (30, 0), (31, 0)]
     for at, (counter, writer) in enumerate([*entries, (30, 0)]):
@@ -127,6 +133,8 @@ def test_e8_ledgers_that_retention_took_are_trimmed_and_holes_are_told() -> None
     assert (found.record.trimmed_below, found.record.trimmed_through) == ((3, 0), (2, 5))
     found = adopt(ledgers((1, 5), (2, 6), (3, None)), {1: OnDisk(5, 5), 3: OnDisk(1, 1)}, active=True, now_ms=1)
     assert (found.missing, found.record.trimmed_below) == ((2,), None)
+    found = adopt(ledgers((1, 5), (2, 6), (3, 7), (4, None)), {1: OnDisk(5, 5), 4: OnDisk(1, 1)}, active=True, now_ms=1)
+    assert (found.missing, found.record.trimmed_below) == ((2, 3), None)
     found = adopt(ledgers((1, 5), (2, None)), {1: OnDisk(5, 5)}, active=True, now_ms=1)
     assert (found.missing, lengths(found.record)) == ((), [(1, 5), (2, 0)]), "listed, and its creator died"
 

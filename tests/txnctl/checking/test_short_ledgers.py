@@ -307,6 +307,24 @@ async def test_c12_a_damaged_ledger_hides_nothing_of_what_is_left_behind_it(fold
     assert [rule for rule, _ in await folder.findings()] == ["closed_ledgers_are_whole"]
 
 
+async def test_c12_every_dropped_transaction_is_aborted_in_a_damaged_ledger_too(folder: ShortFolder) -> None:
+    """▲ It may hold an entry of each, and its file may be put back."""
+    await folder.record(keys.topic(TOPIC), split_in_two(TOPIC))
+    for txn_id in (OVER, ONE_HALF):
+        await folder.header(txn_id, COMMITTED)
+    await folder.mark()
+    both = [Written("over", OVER), Written("half", ONE_HALF)]
+    await folder.segment(
+        WIDE, Ledger(1, both, 2), Ledger(2, [Written(f"{n}") for n in range(3)], 3), Ledger(3, both, 0)
+    )
+    for txn_id in (OVER, ONE_HALF):
+        await folder.ops(txn_id, WIDE, 4)
+    await folder.record(keys.watermark(WIDE), Watermark(position=(3, 1)))
+    damage(file(folder, WIDE, "2.ledger"))
+    await folder.repair()
+    assert [one.aborted for one in (await folder.picture()).ledgers[WIDE].ledgers] == [0, 2, 0]
+
+
 async def test_c12_of_each_closed_ledger_only_the_entries_that_count_are_left(folder: ShortFolder) -> None:
     """▲ A file may hold more than its ledger was closed with: nobody reads that, so a transaction has lost it."""
     await folder.record(keys.topic(TOPIC), split_in_two(TOPIC))
