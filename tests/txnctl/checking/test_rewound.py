@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from segments.layout.topology import Topology
 from txnctl.checking.picture import Picture
 from txnctl.checking.rewound import (
     EPOCH_STEP,
@@ -13,6 +14,7 @@ from txnctl.checking.rewound import (
     RewoundJudge,
     RewoundVerdict,
     adopt,
+    is_active,
     raised_ids,
     raised_topic,
 )
@@ -29,6 +31,7 @@ from txnstore.records import (
 )
 from txnstore.writes.collection_transitions import Collectable, read_outcomes
 from txnwire.ids import Position, TxnId
+from txnwire.names import TopicName
 
 SEGMENT = "public/default/t/0000-ffff-0"
 W1, W2 = 1, 2
@@ -163,6 +166,23 @@ def test_e8_a_seal_that_was_undone_is_undone() -> None:
     assert (undone.sealed, undone.sealed_by, lengths(undone)) == (None, None, [(1, 5), (2, 3)])
     stays = adopt(sealed, disk, active=False, now_ms=1).record
     assert (stays.sealed, lengths(stays)) == ((1, 4), [(1, 5)])
+
+
+def test_e8_a_segment_is_active_as_its_own_layout_says_whichever_it_is() -> None:
+    topics = {}
+    for path in ("public/default/s", "public/default/t"):
+        entries = [
+            SegmentEntry(id=n, lo=lo, hi=hi, state=state, parents=parents, children=children)
+            for n, lo, hi, state, parents, children in (
+                (0, 0, 0xFFFF, "SEALED", [], [1, 2]),
+                (1, 0, 0x7FFF, "ACTIVE", [0], []),
+                (2, 0x8000, 0xFFFF, "ACTIVE", [0], []),
+            )
+        ]
+        record = TopicRecord(epoch=1, next_segment_id=3, segments=entries)
+        topics[path] = Topology(TopicName.from_path(path), record)
+    found = Picture(topics=topics)
+    assert [is_active(found, segment) for segment in found.segments()] == [False, True, True] * 2
 
 
 def test_e8_nothing_is_numbered_twice() -> None:

@@ -80,6 +80,18 @@ async def test_each_broken_ledger_of_each_segment_is_named_with_all_that_is_brok
     )
 
 
+async def test_a_file_between_listed_ledgers_is_not_taken_for_one_that_is_newer_than_the_picture(
+    ledgers: FileLedgerStore, memory_store: MemoryStore
+) -> None:
+    for ledger_id in (1, 2, 3):
+        await write(ledgers, LOW, ledger_id, 1)
+    await in_etcd(memory_store, listed((1, 1, 0), (3, 1, 0)))
+    picture = await take_picture(memory_store)
+    del picture.ledgers[HIGH]
+    [(rule, text)] = [one async for one in broken_ledgers(picture, ledgers, lambda _: None)]
+    assert (rule, f"{LOW} has a file of ledger 2" in text) == ("ledger_files_are_listed", True)
+
+
 async def test_open_ledgers_of_several_segments_that_lack_entries_are_all_told(
     ledgers: FileLedgerStore, memory_store: MemoryStore
 ) -> None:
