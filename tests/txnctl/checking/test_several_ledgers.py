@@ -13,7 +13,7 @@ from txnctl.checking.dropping import few
 from txnctl.checking.everything import what_is_missing
 from txnctl.checking.ledgers import Now, broken_ledgers, missing_entries, missing_sidecars
 from txnctl.checking.picture import Picture, take_picture
-from txnctl.checking.written import unlisted_sidecars
+from txnctl.checking.written import AbortedAt, unlisted_sidecars
 from txnstore import keys
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import LedgerInfo, LedgerRecord, SegmentEntry, TopicRecord, encode
@@ -121,7 +121,7 @@ async def test_every_short_ledger_and_every_lost_sidecar_counts_as_missing(
 
 async def test_a_sidecar_of_which_a_later_record_lies_beyond_its_ledger_is_not_whole(ledgers: FileLedgerStore) -> None:
     await write(ledgers, LOW, 1, 2)
-    aborted = {(TxnId(1, n), None): Position(1, n) for n in range(4)}
+    aborted: AbortedAt = {(TxnId(1, n), None): Position(1, n) for n in range(4)}
     await ledgers.write_sidecar(LOW, 1, encode_sidecar(1, aborted))
     picture = Picture(ledgers={LOW: listed((1, 2, 4))})
     [(rule, text)] = [one async for one in broken_ledgers(picture, ledgers, lambda _: None)]

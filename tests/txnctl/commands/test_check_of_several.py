@@ -250,3 +250,9 @@ def test_a_list_whose_first_ledger_is_trimmed_and_not_yet_deleted_breaks_nothing
     picture = sound()
     picture.ledgers[LOW] = replace(picture.ledgers[LOW], trimmed_below=(2, 0))
     assert broken_invariants(picture, now_ms=NOW_MS) == []
+
+
+def test_all_segments_of_every_topic_that_is_deleted_are_going() -> None:
+    picture = sound()
+    picture.topics = {TOPIC: marked(picture.topics[TOPIC]), TRAINS: marked(trains())}
+    assert list(picture.going()) == [LOW, HIGH, TRAIN]
