@@ -153,4 +153,14 @@ def _made(root: Path, path: str, choice: Choice) -> Mutant | None:
     line = int(changed[0].split()[1].lstrip("-").split(",")[0])
     before = " ".join(one[1:].strip() for one in changed if one.startswith("-"))
     after = " ".join(one[1:].strip() for one in changed if one.startswith("+"))
+    if not before:  # an end behind the body of a loop: told by the loop, as a module has many
+        before = _loop(source.splitlines()[:line], changed[-1][1:])
+        after = f"{before} … {after}"
     return Mutant(path, name.partition("/")[2], line, before, after, code)
+
+
+def _loop(above: list[str], end: str) -> str:
+    """The first line of the loop whose body ends with this line."""
+    depth = len(end) - len(end.lstrip())
+    heads = (one.strip() for one in reversed(above) if one.strip() and len(one) - len(one.lstrip()) < depth)
+    return next(one for one in heads if one.startswith(("for ", "async for ", "while ")))
