@@ -12,7 +12,9 @@ from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger import LedgerFailed
 from segments.log.sends.appender import Appender
 from segments.log.sends.send_order import AFTER_SYNC, APPEND, SEND_ORDER, Durable, SendStep, SyncedEntries
-from tests.segments.brokering import Cluster
+from segments.owner.segment import Segment
+from tests.segments.brokering import Client, Cluster, Node
+from tests.segments.brokering_clients import Producer
 from tests.segments.gates import GatedStore, gate_stores, is_write_op
 from tests.waiting import until
 from txnwire.errors import InternalError, NotOwner
@@ -115,41 +117,37 @@ class _ShortWriter:
         return getattr(self._writer, name)
 
 
-async def test_l5_nothing_is_told_of_a_sync_that_fell_short_and_the_next_owner_counts(memory_cluster: Cluster) -> None:
-    cluster = memory_cluster
+async def with_short_ledgers(cluster: Cluster) -> tuple[Node, Client, Producer, ShortLedgers, Segment]:
+    """A segment with one entry."""
     cluster.make_ledgers = ShortLedgers
-    [segment] = await cluster.create_topic()
+    [path] = await cluster.create_topic()
     node = await cluster.start()
     client = await cluster.connect(node)
-    producer = await client.producer(segment)
+    producer = await client.producer(path)
     await producer.send("first")
     ledgers: ShortLedgers = node.ledgers  # type: ignore[assignment]
-    served = node.broker.segments[segment]
+    return node, client, producer, ledgers, node.broker.segments[path]
+
+
+async def test_l5_nothing_is_told_of_a_sync_that_fell_short_and_the_next_owner_counts(memory_cluster: Cluster) -> None:
+    node, client, producer, ledgers, served = await with_short_ledgers(memory_cluster)
     ledgers.short = 1
     with pytest.raises(NotOwner):
         await producer.send("second")
     assert served.last_confirmed == Position(1, 0), "the entry was exposed"
-    await until(lambda: node.broker.segments.get(segment) not in (None, served))
-    reader = await client.reader(segment)
+    await until(lambda: node.broker.segments.get(served.path) not in (None, served))
+    reader = await client.reader(served.path)
     await reader.wait("first", "second")  # it was on the disk all the same, and its producer knows that it may be
 
 
 @pytest.mark.parametrize("in_txn", [False, True])
 async def test_an_append_that_fails_is_told_and_ends_the_ownership(memory_cluster: Cluster, in_txn: bool) -> None:
-    cluster = memory_cluster
-    cluster.make_ledgers = ShortLedgers
-    [segment] = await cluster.create_topic()
-    node = await cluster.start()
-    client = await cluster.connect(node)
-    producer = await client.producer(segment)
-    await producer.send("first")
-    ledgers: ShortLedgers = node.ledgers  # type: ignore[assignment]
-    served = node.broker.segments[segment]
+    node, client, producer, ledgers, served = await with_short_ledgers(memory_cluster)
     ledgers.full = 1
     with pytest.raises(NotOwner):
-        await producer.send("second", txn=await cluster.begin() if in_txn else None)
-    await until(lambda: node.broker.segments.get(segment) not in (None, served), within_s=10)
-    await (await client.producer(segment, "another")).send("third")
+        await producer.send("second", txn=await memory_cluster.begin() if in_txn else None)
+    await until(lambda: node.broker.segments.get(served.path) not in (None, served), within_s=10)
+    await (await client.producer(served.path, "another")).send("third")
 
 
 async def test_l3_an_entry_is_appended_only_behind_its_op_record(memory_cluster: Cluster) -> None:

@@ -117,17 +117,25 @@ async def test_a_consumer_that_closes_behind_a_move_hands_out_nothing_more() -> 
         await closing
 
 
+async def one_dead(
+    cluster: Cluster, client: txnclient.Client
+) -> tuple[ScriptedServer, txnclient.Message, DeadLetters, list[txnclient.TxnError]]:
+    """Its server, the message, what moves it, and the errors that fail its consumer."""
+    server, failed = cluster.servers["broker:1"], list[txnclient.TxnError]()
+    consumer = await client.consumer(TOPIC, "s", type="queue")
+    await until(lambda: len(server.consumers) == 2)
+    server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
+    policy = DeadLetterPolicy(client._moving(), 0, TOPIC)
+    letters = DeadLetters(client._session, policy, "s", redelivery_delay_s=0.0, on_failed=failed.append)
+    return server, await consumer.receive(), letters, failed
+
+
 @virtual_time
 async def test_a_copy_of_which_nobody_knows_fails_its_move_alone() -> None:
     """Its transaction is aborted, so the message is moved behind its next redelivery; ▲ the worker goes on."""
     async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        consumer = await client.consumer(TOPIC, "s", type="queue")
-        await until(lambda: len(server.consumers) == 2)
-        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
-        message, holder, failed = await consumer.receive(), Holder(), list[txnclient.TxnError]()
-        policy = DeadLetterPolicy(client._moving(), 0, TOPIC)
-        letters = DeadLetters(client._session, policy, "s", redelivery_delay_s=0.0, on_failed=failed.append)
+        server, message, letters, failed = await one_dead(cluster, client)
+        holder = Holder()
         server.refuse["send"] = [txnclient.OutcomeUnknown("its segment is no segment of its topic any more")]
         letters.put(holder, [message])  # type: ignore[arg-type]
         await until(lambda: holder.given_back)
@@ -141,13 +149,8 @@ async def test_a_copy_of_which_nobody_knows_fails_its_move_alone() -> None:
 async def test_a_move_fails_by_its_own_error_though_its_abort_fails_too() -> None:
     """▲ Which tells whether the consumer can go on."""
     async with connected() as (cluster, client):
-        server = cluster.servers["broker:1"]
-        consumer = await client.consumer(TOPIC, "s", type="queue")
-        await until(lambda: len(server.consumers) == 2)
-        server.deliver(SEGMENTS[0], 0, b"dead", redelivery_count=1)
-        message, holder, failed = await consumer.receive(), Holder(), list[txnclient.TxnError]()
-        policy = DeadLetterPolicy(client._moving(), 0, TOPIC)
-        letters = DeadLetters(client._session, policy, "s", redelivery_delay_s=0.0, on_failed=failed.append)
+        server, message, letters, failed = await one_dead(cluster, client)
+        holder = Holder()
         server.refuse["send"] = [txnclient.DataCorrupt("its segment is damaged")]
         server.refuse["end_txn"] = [txnclient.NotAllowed("no")]
         letters.put(holder, [message])  # type: ignore[arg-type]
