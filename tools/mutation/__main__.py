@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.mutation.covering import Covering, Tests, record
+from tools.mutation.covering import Covering, Tests, modules, record
 from tools.mutation.operators import KINDS
 from tools.mutation.places import Mutant, mutants
 
@@ -124,6 +124,10 @@ class Tree:
 
 def main() -> int:
     asked = _arguments()
+    every = modules(ROOT)
+    if missing := [file for file in asked.files if not any(_is_below(path, file) for path in every)]:
+        print(f"no module of the product is called or stands below {', '.join(missing)}", file=sys.stderr)
+        return 2
     if asked.record or not (KEPT / "run.json").exists():
         print("running the tests once, to learn which of them run which line: some ten minutes", flush=True)
         record(ROOT, KEPT, asked.python, asked.jobs)
@@ -219,17 +223,17 @@ def _scores(outcomes: list[Outcome]) -> list[tuple[str, int, int, int, int]]:
 
 
 def _tell(outcomes: list[Outcome], seconds: float) -> None:
-    for package, modules, count, caught, equivalent in _scores(outcomes):
+    for package, counted, count, caught, equivalent in _scores(outcomes):
         share = f"{caught / count:.0%}" if count else "-"
-        print(f"{package}: {modules} modules, {caught} of {count} caught ({share}), {equivalent} equivalent")
+        print(f"{package}: {counted} modules, {caught} of {count} caught ({share}), {equivalent} equivalent")
     print(f"{len(outcomes)} mutants in {seconds:.0f} s")
 
 
 def _write(outcomes: list[Outcome], asked: argparse.Namespace) -> None:
     rows = ["| Package | Modules | Mutants | Caught | | Equivalent besides |", "|---|---|---|---|---|---|"]
-    for package, modules, count, caught, equivalent in _scores(outcomes):
+    for package, counted, count, caught, equivalent in _scores(outcomes):
         share = f"{caught / count:.0%}" if count else "-"
-        rows.append(f"| `{package}` | {modules} | {count} | {caught} | {share} | {equivalent} |")
+        rows.append(f"| `{package}` | {counted} | {count} | {caught} | {share} | {equivalent} |")
     asked_for = f"`make mutate N={asked.count} SEED={asked.seed}`, {len(outcomes)} run:\n\n"
     text = PAGE.read_text()
     head, _, rest = text.partition(BEGIN)
