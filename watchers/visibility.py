@@ -300,6 +300,11 @@ class TransactionBuffer:
         """Whether the transaction is registered, so that its decision is still awaited here."""
         return txn_id in self._open
 
+    def pins(self, txn_id: TxnId) -> bool:
+        """Whether entries of the transaction here await its decision. ▲ An operation of it in flight is not enough: one
+        that comes behind the decision is refused, and a queue would wait for ever for what was written before."""
+        return txn_id in self._pinning
+
     def open_transactions(self) -> Sequence[TxnId]:
         """All registered, in order of registration. O(n)."""
         return tuple(self._open)

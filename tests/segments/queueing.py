@@ -122,7 +122,7 @@ class Rig:
     def following(self, position: Position) -> Position:
         return self.lengths.next_after(position)
 
-    def holds(self, txn_id: TxnId) -> bool:
+    def pins(self, txn_id: TxnId) -> bool:
         return txn_id in self.open
 
     def is_aborted(self, txn_id: TxnId, writer: int) -> bool:

@@ -198,6 +198,18 @@ def test_refused_op_lets_a_remembered_decision_through() -> None:
     assert buffer.op_refused(A) == (commit(A), ())
 
 
+def test_an_operation_behind_the_end_of_its_transaction_awaits_no_decision_for_what_was_written_before() -> None:
+    buffer = fresh()
+    write(buffer, A, 0)
+    assert buffer.pins(A)
+    buffer.decided(abort(A))
+    buffer.cleaned(buffer.clean_up_batch(1))
+    buffer.op_started(A, 0)
+    assert buffer.holds(A)
+    assert not buffer.pins(A)
+    assert buffer.op_refused(A) is None
+
+
 def test_last_of_several_operations_in_flight_lets_the_decision_through() -> None:
     buffer = fresh()
     for _ in range(3):

@@ -260,7 +260,7 @@ class Queue(Generic[ConsumerT]):
         position, txn_id = entry.position, entry.txn_id
         if txn_id is not None and not self.uncommitted:
             # V8: ask for the outcome now, not when the entry became due or its read began.
-            if self._outcomes.holds(txn_id):
+            if self._outcomes.pins(txn_id):
                 self._set_aside.put(txn_id, position)
                 return None
             if self._outcomes.is_aborted(txn_id, entry.writer):

@@ -17,6 +17,9 @@ SEALING = "tests/segments/owner/test_sealing.py::"
 LET_GO = "        if not self.buffer.holds(txn_id) and not self.subscriptions.holds(txn_id):\n"
 REFUSED_ACK = f"{ACKING}test_p4_an_ack_that_is_refused_leaves_what_else_the_transaction_has_here_its_decision"
 REFUSED_FIRST = f"{ACKING}test_p5_acks_behind_a_refused_first_one_are_found_by_the_next_owner"
+LATE_SEND = (
+    "tests/segments/broker/test_refusals.py::test_v8_a_send_behind_the_end_of_its_transaction_holds_back_nothing_of_it"
+)
 REFUSED_LAST = NEW_HOLDERS + "test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused"
 BY_SIZE = (
     "tests/segments/subscription/cursors/test_cursor.py::"
@@ -86,6 +89,16 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if not self.subscriptions.holds(txn_id):\n",
         tests=(f"{REFUSED_ACK}[a write]",),
         why_tests=ROW,
+    ),
+    Mutant(
+        name="late-send-sets-its-transaction-aside",
+        rule="a queue waits for the decision of what has entries here, not of what a late send begins anew (V8)",
+        section="§7",
+        file="segments/subscription/queueing/queue.py",
+        old="            if self._outcomes.pins(txn_id):\n",
+        new="            if self._outcomes.holds(txn_id):\n",
+        tests=(LATE_SEND,),
+        why_tests="one seed in hundreds has a queue come to the entry amid the late send",
     ),
     Mutant(
         name="acks-behind-a-refused-one-not-sent",

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from segments.subscription.queueing.queue import QueueStatistics
 from tests.segments.brokering import Client, Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op, is_write_op
 from tests.waiting import until
@@ -77,6 +78,40 @@ async def test_l8_behind_a_refused_first_op_a_claim_that_has_failed_meanwhile_ho
     store.open()
     answers = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreFull, StoreFull, SequenceGap, StoreFull]
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+async def test_v8_a_send_behind_the_end_of_its_transaction_holds_back_nothing_of_it(
+    memory_cluster: Cluster, ends: str
+) -> None:
+    """A queue comes to the transaction's message while the late send is under way, which is refused: no decision comes
+    any more that the message could wait for."""
+    cluster = memory_cluster
+    gate_stores(cluster)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    store: GatedStore = node.store  # type: ignore[assignment]
+    producer, consumer = await client.producer(segment), await cluster.queue(client, segment, permits=0)
+    txn = await cluster.begin()
+    await producer.send("in time", txn=txn)
+    await producer.send("plain")
+    await (cluster.commit if ends == "commit" else cluster.abort)(txn)
+    await cluster.wait_no_ops(txn)
+    buffer = (await node.broker.segment(segment)).buffer
+    await until(lambda: not buffer.statistics().cleaning)
+    store.hold(is_write_op)
+    late = producer.send_nowait("late", txn=txn)
+    await until(lambda: store.waiting)
+    consumer.flow(10)
+    await consumer.wait(*(["in time", "plain"] if ends == "commit" else ["plain"]))
+    store.open()
+    with pytest.raises(TxnConflict):
+        await asyncio.wait_for(late, 5)
+    await consumer.ack(*consumer.take())
+    [statistics] = node.broker.statistics().segments[0].subscriptions
+    assert statistics.queue == QueueStatistics()
+    assert statistics.backlog == 0
 
 
 @pytest.mark.parametrize("kind", ["stream", "queue"])
