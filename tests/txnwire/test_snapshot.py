@@ -222,6 +222,11 @@ def test_whether_a_later_one_adds_anything() -> None:
         "t/n/name/0000-7fff-1": SegmentBounds(*[EARLIEST] * 2),
     }
     assert not Snapshot(9, {TOPIC: TopicBounds(5, child)}).adds_to(first), "an empty child adds nothing"
+    child["t/n/name/0000-7fff-1"] = SegmentBounds(EARLIEST, Position(1, 0))
+    assert Snapshot(9, {TOPIC: TopicBounds(5, child)}).adds_to(first), "a message in a child that has come since"
+    other = {"t/n/other/0000-ffff-4": SegmentBounds(Position(1, 0), Position(1, 0))}
+    both = dict(first.topics) | {"topic://t/n/other": TopicBounds(1, other)}
+    assert Snapshot(9, both).adds_to(first), "a message in a topic that the earlier one is not of"
     open_then = stands(3, revision=7, resolved=1)
     assert not stands(3, revision=9, resolved=1).adds_to(open_then)
     assert stands(3, revision=9).adds_to(open_then), "what was pending has been decided"

@@ -360,6 +360,9 @@ def test_a_stream_goes_on_where_something_came_or_a_layout_changed() -> None:
         epoch=2,
     )
     assert adds(here, sealed)
+    beside = {"a": {"0000-ffff-0": at(4)}, "b": {"0000-ffff-1": SegmentBounds(EARLIEST, EARLIEST)}}
+    assert not adds(here, snapshot(beside, revision=8))
+    assert adds(here, snapshot(beside | {"b": {"0000-ffff-1": at(0)}}, revision=8)), "the first message of a new topic"
     assert not adds(None, snapshot({"a": {"0000-ffff-0": SegmentBounds(EARLIEST, EARLIEST)}}))
     assert adds(None, here)
 
