@@ -75,6 +75,7 @@ async def test_s10_of_what_was_held_back_nothing_waits_for_what_is_refused(memor
     with pytest.raises(SequenceGap):
         await refused
     await held
+    assert node.broker.statistics().inflight_bytes == 0, "each weighs once, as it is admitted"
 
 
 async def test_s10_what_is_held_back_as_its_segment_is_lost_is_told_and_weighs_nothing_any_more(
