@@ -65,6 +65,34 @@ async def test_who_waits_for_room_on_a_connection_goes_on_when_it_ends() -> None
 
 
 @virtual_time
+async def test_who_goes_on_and_finds_the_connection_busy_again_is_woken_again() -> None:
+    """▲ Of several producers that wait, the first one may use up all the room: one that was not woken a second time
+    would wait until its time is up."""
+    async with connected() as (cluster, client):
+        link = _link_of(client)
+        (near,) = cluster.transport.connections
+        much = pb.Command(admin_request=pb.AdminRequest(what="x" * (BUSY_BYTES + 1)))
+        resumed: list[str] = []
+
+        def first() -> None:
+            resumed.append("first")
+            link.caller.push(much)
+
+        def second() -> None:
+            if link.busy:
+                link.when_drained(second)
+            else:
+                resumed.append("second")
+
+        near.other.pause(True)
+        link.caller.push(much)
+        link.when_drained(first)
+        link.when_drained(second)
+        near.other.pause(False)
+        await until(lambda: resumed == ["first", "second"])
+
+
+@virtual_time
 async def test_who_listens_for_the_end_of_a_connection_that_has_ended_is_told_unless_it_forgets() -> None:
     async with connected() as (cluster, client):
         link = _link_of(client)

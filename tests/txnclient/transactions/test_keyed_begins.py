@@ -1,4 +1,4 @@
-"""Begins of a client with a transaction key, several at once behind one that was cancelled."""
+"""Connects and begins of a client with a transaction key, while others are faster and begins are cancelled."""
 
 from __future__ import annotations
 
@@ -32,6 +32,28 @@ async def test_c5_of_begins_that_wait_for_the_end_of_a_cancelled_one_one_begins(
         others = [one for one in found if one is not begun]
         assert all(isinstance(one, txnclient.InvalidTxnState) for one in others), others
         await begun.commit()
+
+
+async def test_k3_a_client_that_another_one_overtakes_while_it_connects_reads_the_epoch_anew(
+    cluster: InProcessCluster,
+) -> None:
+    transport = LossyTransport(GrpcTransport(SystemClock()))
+    transport.hold.add("tc_client_connect")
+
+    async def overtaken() -> txnclient.Client:
+        return await cluster.connect(transaction_key="job", transport=transport, timeout=10.0)
+
+    connecting = asyncio.create_task(overtaken())
+    await until_turn(lambda: transport.held, "it to ask for the epoch")
+    transport.release()
+    transport.hold.add("tc_client_connect")
+    await until_turn(lambda: transport.held, "it to connect with that epoch")
+    async with cluster.connect(transaction_key="job") as faster:
+        assert faster.key_epoch == 0
+        transport.release()
+        async with await connecting as client:
+            assert client.key_epoch == 1
+            await (await client.begin()).commit()
 
 
 @pytest.fixture
