@@ -118,7 +118,9 @@ class Collector:
             named = list(_batches_of_named([seen for seen in due if seen.name is not None]))
             try:
                 for batch in plain + named:
-                    collected += await self._collect_readable(tc, batch, due)
+                    done = await self._collect_readable(tc, batch, due)
+                    collected += done
+                    self._state.counters.collected += done
                     for seen in batch:
                         del left[seen.final.counter]
             except NotOwner:
@@ -126,7 +128,6 @@ class Collector:
             finally:
                 for seen in left.values():
                     tc.collect_again(seen)
-        self._state.counters.collected += collected
         return collected
 
     # ---- one batch ----

@@ -121,7 +121,10 @@ class TransactionKeys:
             self._ends.finish(txn, decision, mine=True)
 
     def _holds(self, name: bytes, state: KeyState, connection: KeyConnection, tcid: int) -> None:
-        """▲ If the answers of two connects come in the wrong order, the higher epoch stays."""
+        """▲ If the answers of two connects come in the wrong order, the higher epoch stays. Nobody is noted for a TCID
+        lost meanwhile: `lost` has run, and nothing else would drop the holder here once it has moved on."""
+        if tcid not in self._state.tcids:
+            return
         epoch, before = state.record.epoch, self._holders.get(name)
         if before is not None and before.epoch > epoch:
             raise NotAllowed(f"the transaction key has a newer holder by now, of epoch {before.epoch}")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import txnclient.producing.producer
+from txnclient.batch_pace import BatchPace
 from txnclient.consuming.consumer import consumer_impl
 from txnclient.consuming.received.message import Message
 from txnclient.handlers import BatchWork, Handled, Handler, MessageWork, handle_plainly, producers_by_name
@@ -54,9 +55,12 @@ def process(
 
     def run(run_in_caller: RunInCaller) -> Coroutine[Any, Any, ProcessStatistics]:
         async def work(messages: Sequence[Message[V]]) -> list[Handled]:
-            return await run_in_caller(lambda: _handle_all(handler, messages, ordered))
+            begun_s = clock.monotonic()
+            handled = await run_in_caller(lambda: _handle_all(handler, messages, ordered))
+            pace.worked(len(handled), clock.monotonic() - begun_s)
+            return handled
 
-        return _run(consumer, MessageWork(work, chosen), limits, stop)
+        return _run(consumer, MessageWork(work, chosen), limits, stop, pace)
 
     limits = Limits(
         batch_messages=batch_messages,
@@ -69,6 +73,7 @@ def process(
         idle_timeout=idle_timeout,
         patience=patience,
     )
+    clock, pace = consumer_impl(consumer._inner).session.clock, BatchPace(limits.batch_messages)
     return consumer._bridge.serve(run)
 
 
@@ -121,10 +126,14 @@ def _handle_all(handler: Handler[V], messages: Sequence[Message[V]], ordered: bo
 
 
 async def _run(
-    consumer: Consumer[Any], work: MessageWork | BatchWork, limits: Limits, stop: threading.Event | None
+    consumer: Consumer[Any],
+    work: MessageWork | BatchWork,
+    limits: Limits,
+    stop: threading.Event | None,
+    pace: BatchPace | None = None,
 ) -> ProcessStatistics:
     if stop is None:
-        return await Processing(consumer_impl(consumer._inner), work, limits).run()
+        return await Processing(consumer_impl(consumer._inner), work, limits, pace).run()
     stopping = asyncio.Event()
 
     async def watch() -> None:
@@ -134,6 +143,6 @@ async def _run(
 
     watching = asyncio.create_task(watch(), name="process: stop")
     try:
-        return await Processing(consumer_impl(consumer._inner), work, replace(limits, stop=stopping)).run()
+        return await Processing(consumer_impl(consumer._inner), work, replace(limits, stop=stopping), pace).run()
     finally:
         watching.cancel()

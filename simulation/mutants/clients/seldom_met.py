@@ -199,6 +199,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=UNTRIED_HERE,
     ),
     Mutant(
+        name="synchronous-loop-takes-all",
+        rule="the synchronous loop, too, leaves long jobs of a queue to other workers",
+        section="§11",
+        file="txnclient/sync/processing.py",
+        old="            pace.worked(len(handled), clock.monotonic() - begun_s)\n",
+        new="            pace.worked(len(handled), 0.0)\n",
+        tests=(
+            "tests/txnclient/sync/test_sync_processing.py::"
+            "test_of_long_jobs_a_worker_takes_one_at_a_time_and_leaves_the_others_to_its_like",
+        ),
+        why_tests="the simulation's clients are asynchronous",
+    ),
+    Mutant(
         name="giving-back-is-no-progress",
         rule="a loop that gives messages back makes progress",
         section="§11",

@@ -42,6 +42,16 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=SELDOM,
     ),
     Mutant(
+        name="interrupted-round-counts-nothing",
+        rule="headers that a round has collected count, though it is interrupted",
+        section="§5",
+        file="coordinator_v5/background/collector.py",
+        old="                    self._state.counters.collected += done\n",
+        new="                self._state.counters.collected += collected\n",
+        tests=(f"{COLLECTION}what_was_collected_counts_although_its_round_is_interrupted",),
+        why_tests="only a metric tells it",
+    ),
+    Mutant(
         name="deadline-passed-amid-begin",
         rule="a deadline that passes while the begin is on its way is met once that has landed",
         section="§5",

@@ -29,6 +29,19 @@ MUTANTS = (
         new="            opened = None\n            commit, taken = plan_connect(",
     ),
     Mutant(
+        name="holder-of-a-lost-id-noted",
+        rule="who connects while its coordinator loses the id is noted by the next coordinator alone",
+        section="§9",
+        file="coordinator_v5/naming/transaction_keys.py",
+        old="        if tcid not in self._state.tcids:\n            return\n",
+        new="",
+        tests=(
+            "tests/coordinator_v5/naming/test_keyed_losses.py::"
+            "test_k7_a_holder_whose_connect_is_answered_once_its_id_was_lost_is_nobody_s_here",
+        ),
+        why_tests=ALONE,
+    ),
+    Mutant(
         name="connect-over-a-begin",
         rule="a connect compares the key's record as it was read: it lands before a begin of the old holder or sees it",
         section="§9",

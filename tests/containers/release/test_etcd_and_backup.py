@@ -68,7 +68,8 @@ async def replace_members(kubelet: ContainerKubelet, load: ContainerLoad) -> Non
         of_the_old = folder / "member" / "old"  # a mark: a new folder may have the inode of the one it follows
         of_the_old.touch()
         await replace(kubelet, old, claims_gone=lambda gone=folder: shutil.rmtree(gone))
-        assert (folder / "member").is_dir() and not of_the_old.exists()
+        assert (folder / "member").is_dir()
+        assert not of_the_old.exists()
         await load.wait_committed(10)
 
 

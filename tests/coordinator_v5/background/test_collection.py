@@ -358,6 +358,30 @@ async def test_e2_a_collection_of_unknown_outcome_loses_nothing(fate: Fate, skip
 
 
 @virtual_time
+async def test_what_was_collected_counts_although_its_round_is_interrupted() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    await run_transactions(process, 20)
+    named = await process.coordinator.begin_named(0, name="a name")
+    await process.coordinator.end(named.txn_id, commit=True)
+    commit, collecting = process.store.commit, 0
+
+    async def second_fails(one: Commit, **options: Any) -> CommitVerdict:
+        nonlocal collecting
+        if any(put.key.startswith(keys.TXN_OUTCOME) for put in one.puts):
+            collecting += 1
+            if collecting == 2:
+                raise StoreUnavailable("just now")
+        return await commit(one, **options)
+
+    process.store.commit = second_fails  # type: ignore[method-assign]
+    await until(lambda: not headers(etcd), within_s=75)
+    assert collecting > 2
+    assert process.coordinator.statistics().collected == 21
+    await process.close()
+
+
+@virtual_time
 async def test_only_a_decided_header_ever_disappears() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one", ONE_TCID).start()

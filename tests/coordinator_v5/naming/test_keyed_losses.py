@@ -58,3 +58,29 @@ def test_k7_a_keyed_begin_that_is_answered_once_its_id_was_lost_stays_its_client
         await process.close()
 
     in_virtual_time(scenario)
+
+
+def test_k7_a_holder_whose_connect_is_answered_once_its_id_was_lost_is_nobody_s_here() -> None:
+    """▲ Its holders meet at the next owner, where it announces itself; here nothing would drop it."""
+
+    async def scenario(etcd: MemoryEtcd) -> None:
+        process = await Process(etcd, "one", SETTINGS).start()
+        coordinator, first, second = process.coordinator, Connection("first"), Connection("second")
+        process.fates.script = [Fate(arrive_s=0.001, answer_s=0.3)]
+        connecting = asyncio.ensure_future(
+            coordinator.connect_key(0, key=KEY, epoch=-1, attempt=b"c", connection=first)
+        )
+        await asyncio.sleep(0.1)
+        etcd.expire_lease(etcd.leases()[0])
+        await until(lambda: coordinator.owned_tcids == ())
+        other = await Process(etcd, "two", SETTINGS).start()
+        await until(lambda: other.coordinator.owned_tcids == (0,))
+        assert await connecting == 0
+        assert coordinator.owned_tcids == (), "answered while another has the id"
+        assert await other.coordinator.connect_key(0, key=KEY, epoch=0, attempt=b"d", connection=second) == 1
+        told = [one.coordinator.key_epoch_held("anonymous", KEY) for one in (process, other)]
+        await process.close()
+        await other.close()
+        assert told == [None, 1]
+
+    in_virtual_time(scenario)
