@@ -46,10 +46,14 @@ def test_the_guide_names_every_column_with_its_type() -> None:
 
 
 def test_the_guides_ten_lines_run(
-    spark: SparkSession, service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    service: Service,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program = blocks(GUIDE, "python")[0]
-    program = program.replace("txn://127.0.0.1:6650", service.url).replace("checkpoints/", f"{tmp_path}/")
+    monkeypatch.setenv("TXN_URL", service.url)
+    program = blocks(GUIDE, "python")[0].replace("checkpoints/", f"{tmp_path}/")
     exec(compile(program, str(GUIDE), "exec"), {})
     assert "100 orders billed, each exactly once" in capsys.readouterr().out
 
@@ -95,14 +99,15 @@ def test_the_demo_pages_program_runs_twice_and_writes_once(
     sync_client: txnclient.sync.Client,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TXN_URL", service.url)
     orders, invoices = "topic://public/tour/orders", "topic://public/tour/invoices"
     for topic in (orders, invoices):
         sync_client.create_topic(topic, segments=2)
     with sync_client.producer(orders) as producer:
         producer.send_many([("customer", f"order {n}".encode()) for n in range(7)])
-    program = blocks(DEMO, "python")[1]
-    program = program.replace("txn://127.0.0.1:6650", service.url).replace('"checkpoints"', repr(str(tmp_path)))
+    program = blocks(DEMO, "python")[1].replace('"checkpoints"', repr(str(tmp_path)))
     try:
         for _ in range(2):
             exec(compile(program, str(DEMO), "exec"), {})

@@ -249,7 +249,7 @@ def test_the_guides_program_runs(prices: Prices, service: Service) -> None:
     start, arguments = command.split("compact ", 1)
     assert start == "python -m pyspark_txnstore.jobs."
     assert compact.main(shlex.split(arguments)) == 0
-    names: dict[str, Any] = {"spark": prices.spark}
+    names: dict[str, Any] = {"spark": prices.spark, "URL": prices.url}
     exec(compile(program, "docs/spark.md", "exec"), names)
     assert pairs(names["prices"]) == [(b"a", b"1"), (b"a", b"2"), (b"b", b"1")]
     assert pairs(names["state"]) == [(b"a", b"2"), (b"b", b"1")]
