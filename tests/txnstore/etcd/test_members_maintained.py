@@ -1,10 +1,11 @@
-"""Maintenance of an etcd of several members: the alarm of each, and one that is down."""
+"""Maintenance of an etcd of several members: the alarm of each, one that is down, and the snapshot of one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import pytest
 
@@ -12,7 +13,7 @@ from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.backend import EtcdBackend
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import StoreFull
 
@@ -47,6 +48,21 @@ async def test_e3_the_alarms_of_all_members_are_disarmed(etcd_process: EmbeddedE
 
 
 async def test_members_that_are_up_are_defragmented_though_another_is_down(etcd_process: EmbeddedEtcd) -> None:
-    """Its file would grow to the quota for as long."""
-    async with connected(etcd_process.url, f"http://127.0.0.1:{free_port()}") as store, asyncio.timeout(20):
+    """Its file would grow to the quota for as long. One that is down stands before it here, and another one behind."""
+    down = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+    async with connected(down[0], etcd_process.url, down[1]) as store, asyncio.timeout(20):
+        await store.commit(Commit(puts=tuple(Put(b"/k/%d" % n, bytes(100_000)) for n in range(9))))
+        revision = (await store.commit(Commit(deletes=(Delete(b"/k/", b"/k0"),)))).revision
+        await store.compact(revision)
+        before = await store.status()
         await store.defragment()
+        assert (await store.status()).db_bytes < before.db_bytes / 2
+
+
+async def test_a_snapshot_has_all_its_pieces(etcd_process: EmbeddedEtcd) -> None:
+    """Its records come in pieces of 32 KiB, and the checksum of all of them behind the last."""
+    async with connected(etcd_process.url) as store, asyncio.timeout(20):
+        await store.commit(Commit(puts=(Put(b"/k/a", bytes(200_000)),)))
+        whole = b"".join([piece async for piece in store.snapshot()])
+    assert len(whole) > 200_000
+    assert sha256(whole[:-32]).digest() == whole[-32:]
