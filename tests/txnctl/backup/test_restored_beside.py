@@ -9,11 +9,13 @@ import pytest
 
 from tests.etcd_members import etcdctl
 from txnctl.backup.manifest import BackupManifest, EtcdCopy
-from txnctl.backup.restoring import _expect_restored
+from txnctl.backup.restoring import _expect_restored, _revisions
 from txnctl.checking.everything import connect_etcd
 from txnctl.process.settings import ServerSettings, load
 from txnstore import keys
+from txnstore.access.paging import in_parts
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
+from txnstore.memory.memory_store import MemoryStore
 from txnstore.store import Commit, Put
 from txnwire.errors import NotAllowed
 
@@ -73,3 +75,12 @@ async def test_it_is_this_backup_s_if_its_changes_end_between_the_backup_s_revis
             await _expect_restored(settings, manifest("another", newest, newest), saved)
     finally:
         await restored.stop()
+
+
+async def test_the_newest_change_is_found_behind_more_records_than_are_read_at_once(memory_store: MemoryStore) -> None:
+    """▲ Otherwise an etcd that has gone on since the backup would pass for the one that was restored from it."""
+    puts = [Put(keys.TOPIC + b"public/default/%04d" % number, b"x") for number in range(2000)]
+    for some in in_parts(puts, 100):
+        await memory_store.commit(Commit(puts=tuple(some)))
+    newest = (await memory_store.commit(Commit(puts=(Put(keys.TXN + b"last", b"x"),)))).revision
+    assert await _revisions(memory_store) == (newest, newest)
