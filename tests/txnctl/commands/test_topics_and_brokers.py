@@ -73,11 +73,12 @@ async def test_segments_are_split_and_merged(cluster: InProcessCluster) -> None:
 
 
 async def test_a_topic_gets_policies_and_is_deleted(cluster: InProcessCluster) -> None:
-    created = await done(
-        *("topics", "create", TOPIC, "--retention-ms", "60000", "--segments", "2", "-o", "json"), url=cluster.url
-    )
+    policies = ("--retention-ms", "60000", "--trim-undrained")
+    created = await done("topics", "create", TOPIC, *policies, "--segments", "2", "-o", "json", url=cluster.url)
     assert created.json == {"topic": TOPIC, "segments": 2, "epoch": 1}
-    await done("topics", "update", TOPIC, "--retention-bytes", "1000000", "--drop", "retention_ms", url=cluster.url)
+    dropped = ("--drop", "trim_undrained", "--drop", "retention_ms")
+    told = await done("topics", "update", TOPIC, "--retention-bytes", "1000000", *dropped, url=cluster.url)
+    assert told.out == f"{TOPIC}: retention_bytes 1000000, trim_undrained dropped, retention_ms dropped\n"
     described = await done("topics", "describe", TOPIC, "-o", "json", url=cluster.url)
     assert described.json["policies"] == {"retention_bytes": 1_000_000}
     for autoscale in ("max_segments=8,split_messages_per_s=5000", "off"):
