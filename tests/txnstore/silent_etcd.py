@@ -22,11 +22,12 @@ CLUSTER = 5
 
 class SilentEtcd:
     """`applies`: while it is cleared, reads and writes wait, as at a member that defragments or whose disk hangs;
-    `tells`: the same for its status. `asked` counts what came. `cluster` and `leader` are those that it tells of;
-    `with_leader`: how many watches were to end where it has none."""
+    `tells`: the same for its status. `asked` counts what came. `cluster`, `leader` and `errors` are those that it
+    tells of; `with_leader`: how many watches were to end where it has none."""
 
     def __init__(self) -> None:
         self.cluster, self.leader, self.with_leader = CLUSTER, 1, 0
+        self.errors: list[str] = []
         self.applies, self.tells, self.renews = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for event in (self.applies, self.tells, self.renews):
             event.set()
@@ -41,7 +42,8 @@ class SilentEtcd:
             "KV": {"Range": unary(self._answer("range", self.applies, lambda: pb.RangeResponse(header=self._header()))),
                    "Txn": unary(self._answer("txn", self.applies, lambda: pb.TxnResponse(header=self._header())))},
             "Maintenance": {"Status": unary(self._answer("status", self.tells, lambda: pb.StatusResponse(
-                header=self._header(), version="3.5.21", leader=self.leader, raftIndex=20, raftAppliedIndex=20)))},
+                header=self._header(), version="3.5.21", leader=self.leader, raftIndex=20, raftAppliedIndex=20,
+                errors=self.errors)))},
             "Lease": {"LeaseKeepAlive": stream(self._renew),
                       "LeaseGrant": unary(self._answer("grant", self.applies, lambda: pb.LeaseGrantResponse(
                           header=self._header(), ID=1, TTL=TTL_S))),

@@ -11,6 +11,7 @@ from tests.waiting import until
 from txnstore.access.backend import Unanswered
 from txnstore.access.leases import KeptLease
 from txnstore.access.lineage import StoreUnfit
+from txnstore.etcd import backend as etcd_backend
 from txnstore.etcd.backend import EtcdBackend
 from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.settings import EtcdSettings
@@ -33,6 +34,17 @@ async def test_a_lease_is_kept_at_a_member_that_answers_no_reads() -> None:
         etcd.applies.set()
         await waiting
         await lease.abandon()
+
+
+async def test_a_renewal_that_is_not_answered_in_time_tells_nothing_about_its_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is sent again: a lease that its holder gave up for that would be lost while etcd has it."""
+    monkeypatch.setattr(etcd_backend, "KEEP_ALIVE_TIMEOUT_S", 0.1)
+    async with silent_etcds(1) as ((etcd,), backend):
+        etcd.renews.clear()
+        with pytest.raises(Unanswered):
+            await backend.keep_alive(1)
 
 
 async def test_a_lease_is_given_up_once_the_store_is_another_one() -> None:
@@ -157,6 +169,12 @@ async def test_e4_whoever_finds_no_member_with_a_leader_is_told_so() -> None:
         with pytest.raises(StoreUnavailable, match=f"within 1.0 s: 127.0.0.1:{etcd.port}: it has no leader"):
             await connection.open()
         await connection.close()
+
+
+async def test_an_etcd_without_room_says_so_whatever_else_it_complains_of() -> None:
+    async with silent_etcds(1) as ((etcd,), backend):
+        etcd.errors = ["memberID:1 alarm:CORRUPT ", "memberID:1 alarm:NOSPACE "]
+        assert (await backend.status()).no_space
 
 
 async def test_e4_a_watch_ends_at_a_member_that_has_lost_its_leader() -> None:
