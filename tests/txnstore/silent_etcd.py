@@ -38,12 +38,13 @@ class SilentEtcd:
 
     async def start(self) -> None:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        download = grpc.unary_stream_rpc_method_handler
         for service, methods in {
             "KV": {"Range": unary(self._answer("range", self.applies, lambda: pb.RangeResponse(header=self._header()))),
                    "Txn": unary(self._answer("txn", self.applies, lambda: pb.TxnResponse(header=self._header())))},
             "Maintenance": {"Status": unary(self._answer("status", self.tells, lambda: pb.StatusResponse(
                 header=self._header(), version="3.5.21", leader=self.leader, raftIndex=20, raftAppliedIndex=20,
-                errors=self.errors)))},
+                errors=self.errors))), "Snapshot": download(self._break_off)},
             "Lease": {"LeaseKeepAlive": stream(self._renew),
                       "LeaseGrant": unary(self._answer("grant", self.applies, lambda: pb.LeaseGrantResponse(
                           header=self._header(), ID=1, TTL=TTL_S))),
@@ -78,6 +79,10 @@ class SilentEtcd:
             await self.renews.wait()
             asked = pb.LeaseKeepAliveRequest.FromString(request)
             yield pb.LeaseKeepAliveResponse(header=self._header(), ID=asked.ID, TTL=TTL_S).SerializeToString()
+
+    async def _break_off(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield pb.SnapshotResponse(blob=b"some").SerializeToString()
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "etcdserver: server stopped")
 
     async def _watch(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         self.watching += 1

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from txnstore.access.backend import Unanswered
+from txnstore.access.backend import Refused, Unanswered
 from txnstore.access.lineage import StoreUnfit
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.connection import Endpoint, EtcdConnection
@@ -19,10 +19,10 @@ TOKEN = ("token", "t")
 
 
 class BusyEtcd:
-    """Reads with a token, which it gives once it is not `busy` any more."""
+    """Reads with a token, which it gives once it is not `busy` any more. `forgets`: it knows none that it has given."""
 
     def __init__(self) -> None:
-        self.busy = True
+        self.busy, self.forgets = True, False
         self._server = grpc.aio.server()
 
     async def start(self) -> int:
@@ -42,7 +42,7 @@ class BusyEtcd:
         await self._server.stop(0)
 
     async def _range(self, _: bytes, context: Any) -> bytes:
-        if TOKEN not in context.invocation_metadata():
+        if self.forgets or TOKEN not in context.invocation_metadata():
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token")
         return bytes(pb.RangeResponse().SerializeToString())
 
@@ -68,6 +68,19 @@ async def test_an_etcd_that_is_too_busy_to_give_a_token_is_asked_again() -> None
             await connection.stream_failed(connection.current, grpc.StatusCode.UNAUTHENTICATED, "invalid auth token")
         etcd.busy = False
         assert pb.RangeResponse.FromString(await connection.unary(RANGE, b"")) == pb.RangeResponse()
+    finally:
+        await connection.close()
+        await etcd.close()
+
+
+async def test_an_etcd_that_knows_no_token_that_it_has_just_given_refuses_the_user() -> None:
+    etcd = BusyEtcd()
+    etcd.busy, etcd.forgets = False, True
+    settings = EtcdSettings(endpoints=(f"http://127.0.0.1:{await etcd.start()}",), user="u", password="p")
+    connection = EtcdConnection(settings, SystemClock())
+    try:
+        with pytest.raises(Refused, match="denied: etcdserver: invalid auth token"):
+            await connection.unary(RANGE, b"")
     finally:
         await connection.close()
         await etcd.close()

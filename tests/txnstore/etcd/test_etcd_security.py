@@ -260,6 +260,19 @@ async def test_what_a_user_may_not_touch_is_refused(guarded: EmbeddedEtcd) -> No
         await watch.close()
 
 
+async def test_a_snapshot_is_refused_to_a_user_who_may_not_read_what_it_begins_with(guarded: EmbeddedEtcd) -> None:
+    for command in (
+        "role add probing",
+        "role grant-permission probing readwrite /ours/probe",
+        "user add nearly-nobody:password",
+        "user grant-role nearly-nobody probing",
+    ):
+        await etcdctl(guarded, "--user=root:secret", *command.split())
+    async with connected(as_user(guarded, user="nearly-nobody")) as store:
+        with pytest.raises(Unauthorized, match=r"permission denied.*its user needs the role root"):
+            await anext(store.snapshot())
+
+
 async def test_a_user_where_etcd_asks_for_none(etcd_process: EmbeddedEtcd) -> None:
     """A configured user that cannot be checked is an error, not a silent way in."""
     with pytest.raises(TxnError, match="authentication is not enabled"):

@@ -9,13 +9,14 @@ from hashlib import sha256
 
 import pytest
 
+from tests.waiting import until_accepted
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.backend import EtcdBackend
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import Commit, Delete, Put
 from txnwire.clock import SystemClock, SystemRandom
-from txnwire.errors import StoreFull
+from txnwire.errors import StoreFull, StoreUnavailable
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
@@ -66,3 +67,12 @@ async def test_a_snapshot_has_all_its_pieces(etcd_process: EmbeddedEtcd) -> None
         whole = b"".join([piece async for piece in store.snapshot()])
     assert len(whole) > 200_000
     assert sha256(whole[:-32]).digest() == whole[-32:]
+
+
+async def test_a_snapshot_of_an_etcd_that_has_died_can_be_taken_again(etcd_process: EmbeddedEtcd) -> None:
+    async with connected(etcd_process.url) as store, asyncio.timeout(20):
+        etcd_process.kill()
+        with pytest.raises(StoreUnavailable, match="etcd broke its snapshot off"):
+            await anext(store.snapshot())
+        await etcd_process.start()
+        await until_accepted(lambda: anext(store.snapshot()), StoreUnavailable, "a snapshot")

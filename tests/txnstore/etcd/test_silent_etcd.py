@@ -177,6 +177,14 @@ async def test_an_etcd_without_room_says_so_whatever_else_it_complains_of() -> N
         assert (await backend.status()).no_space
 
 
+async def test_a_snapshot_that_breaks_off_is_told_from_one_that_has_come_to_its_end() -> None:
+    async with silent_etcds(1) as (_, backend):
+        snapshot = backend.snapshot()
+        assert await anext(snapshot) == b"some"
+        with pytest.raises(Unanswered, match="server stopped"):
+            await anext(snapshot)
+
+
 async def test_e4_a_watch_ends_at_a_member_that_has_lost_its_leader() -> None:
     """Which etcd does for those alone that ask for it: cut off from its cluster it would tell nothing, for ever."""
     async with silent_etcds(1) as ((etcd,), backend):
