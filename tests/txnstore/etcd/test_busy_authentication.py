@@ -19,10 +19,11 @@ TOKEN = ("token", "t")
 
 
 class BusyEtcd:
-    """Reads with a token, which it gives once it is not `busy` any more. `forgets`: it knows none that it has given."""
+    """Reads with a token, which it gives once it is not `busy` any more. `forgets`: it knows none that it has given;
+    `denies`: its user may read nothing."""
 
     def __init__(self) -> None:
-        self.busy, self.forgets = True, False
+        self.busy, self.forgets, self.denies = True, False, False
         self._server = grpc.aio.server()
 
     async def start(self) -> int:
@@ -44,6 +45,8 @@ class BusyEtcd:
     async def _range(self, _: bytes, context: Any) -> bytes:
         if self.forgets or TOKEN not in context.invocation_metadata():
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token")
+        if self.denies:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied")
         return bytes(pb.RangeResponse().SerializeToString())
 
     async def _status(self, _: bytes, context: Any) -> bytes:
@@ -81,6 +84,21 @@ async def test_an_etcd_that_knows_no_token_that_it_has_just_given_refuses_the_us
     try:
         with pytest.raises(Refused, match="denied: etcdserver: invalid auth token"):
             await connection.unary(RANGE, b"")
+    finally:
+        await connection.close()
+        await etcd.close()
+
+
+async def test_a_token_is_known_to_an_etcd_that_refuses_its_user_by_name() -> None:
+    etcd = BusyEtcd()
+    etcd.busy, etcd.denies = False, True
+    settings = EtcdSettings(endpoints=(f"http://127.0.0.1:{await etcd.start()}",), user="u", password="p")
+    connection = EtcdConnection(settings, SystemClock())
+    try:
+        with pytest.raises(Refused, match="permission denied"):
+            await connection.unary(RANGE, b"")
+        assert await connection.knows(TOKEN[1])
+        assert not await connection.knows("another")
     finally:
         await connection.close()
         await etcd.close()

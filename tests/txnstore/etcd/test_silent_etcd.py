@@ -160,6 +160,22 @@ async def test_e4_a_member_without_a_leader_is_not_used_before_it_has_one() -> N
         await waiting
 
 
+async def test_a_member_that_does_not_tell_its_status_is_asked_again() -> None:
+    """▲ An error in place of that would end whatever waits for etcd: all senders of commits."""
+    async with silent_etcds(1) as ((etcd,), backend):
+        etcd.applies.clear()
+        etcd.tells.clear()
+        with pytest.raises(Unanswered):
+            await backend.read_many((b"/k",), 0)
+        waiting = asyncio.create_task(backend.wait_ready())
+        looked = etcd.asked["status"]
+        await until(lambda: not (etcd.asked["status"] < looked + 2 and not waiting.done()))
+        assert not waiting.done()
+        etcd.applies.set()
+        etcd.tells.set()
+        await waiting
+
+
 async def test_e4_whoever_finds_no_member_with_a_leader_is_told_so() -> None:
     async with silent_etcds(1) as ((etcd,), _):
         etcd.leader = 0
