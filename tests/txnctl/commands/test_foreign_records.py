@@ -14,10 +14,10 @@ TOPIC = "topic://public/default/orders"
 
 async def test_every_listing_shows_the_rest(cluster: InProcessCluster) -> None:
     store = cluster.servers["control"].store
-    async with cluster.connect(transaction_key="job") as client:
+    async with cluster.connect(transaction_key="job") as client, cluster.connect() as other:
         await client.create_topic(TOPIC)
         async with await client.consumer(TOPIC, "good"), await client.producer(TOPIC) as producer:
-            txn = await client.begin()
+            txn, named = await client.begin(), await other.begin(name="good")
             await producer.send(b"x", txn=txn)
             path = (await client.describe_topic(TOPIC)).active[0].path
             foreign = [
@@ -52,13 +52,15 @@ async def test_every_listing_shows_the_rest(cluster: InProcessCluster) -> None:
             of_segment = await listed(cluster, "transactions", "list", "--segment", f"segment://{path}")
             tables = await asyncio.gather(*(done(*one, url=cluster.url) for one in words.values()))
             await txn.abort()
+            await named.abort()
     assert [row["topic"] for row in rows["topics"]] == [TOPIC, "topic://someone-else"]
     assert [(row["subscription"], "error" in row) for row in rows["subscriptions"]] == [("good", False), ("bad", True)]
-    assert [row["txn"] for row in rows["transactions"]] == [str(txn.id), "0000-00000000000003e7", "someone-else"]
+    nameless = [row["txn"] for row in rows["transactions"] if row["name"] is None]
+    assert nameless == [str(txn.id), "0000-00000000000003e7", "someone-else"]
     assert str(txn.id) in [row["txn"] for row in rows["hanging"] if "error" not in row]
     assert ["someone-else" in row["txn"] for row in rows["hanging"] if "error" in row] == [True] * 2
     assert [(row["key"], "error" in row) for row in rows["keys"]] == [("job", False), ("someone&else", True)]
-    assert [(row["name"], "error" in row) for row in rows["names"]] == [("someone-else", True)]
+    assert [(row["name"], "error" in row) for row in rows["names"]] == [("good", False), ("someone-else", True)]
     assert "broker" in [row["broker"] for row in rows["brokers"]]
     assert [row["txn"] for row in of_segment if "error" not in row] == [str(txn.id)]
     assert len([row for row in of_segment if "error" in row]) == 2

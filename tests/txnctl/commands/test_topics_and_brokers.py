@@ -10,6 +10,10 @@ import msgspec
 
 from tests.cluster import InProcessCluster
 from tests.txnctl.command_line import done, txnctl
+from txnstore import keys
+from txnstore.etcd.embedded_etcd import free_port
+from txnstore.records import BrokerRegistration, RegistrationRecord, encode
+from txnstore.store import Commit, Delete, Put
 
 TOPIC = "topic://public/default/orders"
 
@@ -133,3 +137,19 @@ async def test_a_coordinator_that_does_not_answer_is_named_in_its_row(cluster: I
     stats = await done("transactions", "stats", "-o", "json", url=cluster.url)
     assert [row["coordinator"] for row in stats.json["coordinators"]] == ["control"]
     assert (await done("brokers", "list", "-o", "json", url=cluster.url)).json == []
+
+
+async def test_who_does_not_answer_has_its_error_in_a_column_behind_those_of_all_others(
+    cluster: InProcessCluster,
+) -> None:
+    store, address = cluster.servers["control"].store, f"127.0.0.1:{free_port()}"
+    gone = {
+        keys.broker("gone"): encode(BrokerRegistration(id="gone", address=address)),
+        keys.tc(99): encode(RegistrationRecord(id="gone", address=address)),
+    }
+    await store.commit(Commit(puts=tuple(Put(key, record) for key, record in gone.items())))
+    for words in (("brokers", "list"), ("transactions", "stats")):
+        header, answers, silent, *_ = (await done(*words, url=cluster.url)).out.splitlines()
+        assert header.split()[-1] == "error"
+        assert (silent.split()[0], "ConnectionLost" in silent, "gone" in answers) == ("gone", True, False)
+    await store.commit(Commit(deletes=tuple(Delete(key) for key in gone)))

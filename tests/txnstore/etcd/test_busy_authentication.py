@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
 import pytest
 
+from tests.waiting import until
 from txnstore.access.backend import Refused, Unanswered
 from txnstore.access.lineage import StoreUnfit
 from txnstore.etcd import rpc_pb2 as pb
@@ -20,10 +22,11 @@ TOKEN = ("token", "t")
 
 class BusyEtcd:
     """Reads with a token, which it gives once it is not `busy` any more. `forgets`: it knows none that it has given;
-    `denies`: its user may read nothing."""
+    `denies`: its user may read nothing; `asked`: how often for a token."""
 
     def __init__(self) -> None:
         self.busy, self.forgets, self.denies = True, False, False
+        self.asked = 0
         self._server = grpc.aio.server()
 
     async def start(self) -> int:
@@ -53,6 +56,7 @@ class BusyEtcd:
         return bytes(pb.StatusResponse(version="3.5.21", leader=1).SerializeToString())
 
     async def _authenticate(self, _: bytes, context: Any) -> bytes:
+        self.asked += 1
         if self.busy:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests")
         return bytes(pb.AuthenticateResponse(token=TOKEN[1]).SerializeToString())
@@ -71,6 +75,21 @@ async def test_an_etcd_that_is_too_busy_to_give_a_token_is_asked_again() -> None
             await connection.stream_failed(connection.current, grpc.StatusCode.UNAUTHENTICATED, "invalid auth token")
         etcd.busy = False
         assert pb.RangeResponse.FromString(await connection.unary(RANGE, b"")) == pb.RangeResponse()
+    finally:
+        await connection.close()
+        await etcd.close()
+
+
+async def test_an_etcd_that_is_too_busy_to_give_the_first_token_is_asked_again() -> None:
+    etcd = BusyEtcd()
+    settings = EtcdSettings(endpoints=(f"http://127.0.0.1:{await etcd.start()}",), user="u", password="p")
+    connection = EtcdConnection(settings, SystemClock())
+    try:
+        opening = asyncio.create_task(connection.open())
+        await until(lambda: etcd.asked > 1 or opening.done())
+        etcd.busy = False
+        await opening
+        assert connection.token == TOKEN[1]
     finally:
         await connection.close()
         await etcd.close()
