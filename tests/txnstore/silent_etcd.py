@@ -22,19 +22,22 @@ CLUSTER = 5
 
 class SilentEtcd:
     """`applies`: while it is cleared, reads and writes wait, as at a member that defragments or whose disk hangs;
-    `tells`: the same for its status. `asked` counts what came. `cluster`, `leader` and `errors` are those that it
-    tells of; `with_leader`: how many watches were to end where it has none."""
+    `tells`: the same for its status, `commits`: for transactions alone. `asked` counts what came. `cluster`, `leader`
+    and `errors` are those that it tells of; `with_leader`: how many watches were to end where it has none."""
 
     def __init__(self) -> None:
         self.cluster, self.leader, self.with_leader = CLUSTER, 1, 0
         self.errors: list[str] = []
-        self.applies, self.tells, self.renews = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        for event in (self.applies, self.tells, self.renews):
-            event.set()
+        self.applies, self.tells, self.renews, self.commits = [asyncio.Event() for _ in range(4)]
+        self.go_on()
         self.asked: Counter[str] = Counter()
         self.watching = 0
         self.port = 0
         self._server = grpc.aio.server()
+
+    def go_on(self) -> None:
+        for event in (self.applies, self.tells, self.renews, self.commits):
+            event.set()
 
     async def start(self) -> None:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
@@ -69,6 +72,8 @@ class SilentEtcd:
         async def answer(_: bytes, __: object) -> bytes:
             self.asked[name] += 1
             await when.wait()
+            if name == "txn":
+                await self.commits.wait()
             return cast(bytes, reply().SerializeToString())
 
         return answer
@@ -111,6 +116,5 @@ async def silent_etcds(
     finally:
         await backend.close()
         for etcd in etcds:
-            for event in (etcd.applies, etcd.tells, etcd.renews):
-                event.set()
+            etcd.go_on()
             await etcd.close()

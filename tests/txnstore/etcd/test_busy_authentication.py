@@ -22,10 +22,10 @@ TOKEN = ("token", "t")
 
 class BusyEtcd:
     """Reads with a token, which it gives once it is not `busy` any more. `forgets`: it knows none that it has given;
-    `denies`: its user may read nothing; `asked`: how often for a token."""
+    `denies`: its user may read nothing; `guarded`: its status is for users alone. `asked`: how often for a token."""
 
     def __init__(self) -> None:
-        self.busy, self.forgets, self.denies = True, False, False
+        self.busy, self.forgets, self.denies, self.guarded = True, False, False, False
         self.asked = 0
         self._server = grpc.aio.server()
 
@@ -53,6 +53,8 @@ class BusyEtcd:
         return bytes(pb.RangeResponse().SerializeToString())
 
     async def _status(self, _: bytes, context: Any) -> bytes:
+        if self.guarded and TOKEN not in context.invocation_metadata():
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty")
         return bytes(pb.StatusResponse(version="3.5.21", leader=1).SerializeToString())
 
     async def _authenticate(self, _: bytes, context: Any) -> bytes:
@@ -89,6 +91,19 @@ async def test_an_etcd_that_is_too_busy_to_give_the_first_token_is_asked_again()
         await until(lambda: etcd.asked > 1 or opening.done())
         etcd.busy = False
         await opening
+        assert connection.token == TOKEN[1]
+    finally:
+        await connection.close()
+        await etcd.close()
+
+
+async def test_an_etcd_that_tells_its_status_to_users_alone_is_used() -> None:
+    etcd = BusyEtcd()
+    etcd.busy, etcd.guarded = False, True
+    settings = EtcdSettings(endpoints=(f"http://127.0.0.1:{await etcd.start()}",), user="u", password="p")
+    connection = EtcdConnection(settings, SystemClock())
+    try:
+        await connection.open()
         assert connection.token == TOKEN[1]
     finally:
         await connection.close()

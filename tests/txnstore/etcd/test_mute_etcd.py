@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.mute_endpoint import mute_endpoint
-from tests.txnstore.silent_etcd import silent_etcds
+from tests.txnstore.silent_etcd import SilentEtcd, silent_etcds
 from txnstore.access.store_client import StoreClient
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import Commit, MetadataStore, Put
@@ -35,6 +35,21 @@ async def test_c6_an_etcd_that_takes_the_connection_and_says_nothing_is_given_up
         settings = EtcdSettings(endpoints=(f"http://{address}",), prefix="/mute", connect_timeout_s=TIMEOUT_S)
         with pytest.raises(StoreUnavailable, match=address):
             await EtcdStore.connect(settings, clock=SystemClock(), random=SystemRandom())
+
+
+async def test_an_etcd_that_answers_all_but_the_last_question_of_who_connects_is_given_up() -> None:
+    etcd = SilentEtcd()
+    etcd.commits.clear()
+    await etcd.start()
+    settings = EtcdSettings(endpoints=(f"http://127.0.0.1:{etcd.port}",), request_timeout_s=TIMEOUT_S)
+    try:
+        async with asyncio.timeout(LONG_S):
+            with pytest.raises(StoreUnavailable, match="etcd does not answer: DEADLINE_EXCEEDED"):
+                await EtcdStore.connect(settings, clock=SystemClock(), random=SystemRandom())
+        assert etcd.asked["txn"] == 1
+    finally:
+        etcd.go_on()
+        await etcd.close()
 
 
 @pytest.mark.parametrize("name", CALLS)
