@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from segments.layout.directory import Directory
@@ -30,6 +31,8 @@ from txnstore.records import (
     AssignmentRecord,
     BrokerRegistration,
     Header,
+    LayoutChange,
+    LoadSample,
     Op,
     OwnerRecord,
     RegistrationRecord,
@@ -56,12 +59,14 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Owners:
-    """Owners of all segments, one at `h:1` and one at `h:2`, which may be silent."""
+    """Owners of all segments, one at `h:1` and one at `h:2`, which may be silent. `more`: what else they tell of
+    some."""
 
     store: MemoryStore
     directory: Directory
     answers: Mapping[str, Any] = field(default_factory=dict)
     silent: dict[str, None] = field(default_factory=dict)
+    more: dict[str, dict[str, Any]] = field(default_factory=dict)
     asking: int = 0
     most: int = 0
     asked: int = 0
@@ -73,8 +78,9 @@ class Owners:
         await asyncio.sleep(3600.0 if address in self.silent else 0.01)
         self.asking -= 1
         consumers = [f"worker-{int(segment.rpartition('-')[2]) % 3}"]
-        told = {"last_confirmed": [1, 2], "max_read_position": [1, 2]}
-        return {"segments": {segment: told | {"subscriptions": [{"name": "packing", "consumers": consumers}]}}}
+        told: dict[str, Any] = {"last_confirmed": [1, 2], "max_read_position": [1, 2]}
+        told["subscriptions"] = [{"name": "packing", "consumers": consumers, "backlog": 0}]
+        return {"segments": {segment: told | self.more.get(segment, {})}}
 
 
 @asynccontextmanager
@@ -182,6 +188,38 @@ async def test_positions_are_told_of_all_segments_or_not_at_all() -> None:
         here.silent["h:2"] = None
         with pytest.raises(NotOwner, match=f"{SEGMENTS // 2} segments do not report where billing stands"):
             await here.answers["subscriptions.positions"](asked)
+
+
+@virtual_time
+async def test_a_topic_is_described_with_each_of_its_changes_loads_backlogs_and_transactions_in_the_way() -> None:
+    async with owners() as here:
+        topology = here.directory.topic(TOPIC.path)
+        assert topology is not None
+        paths, ids = list(topology.paths.values()), [TxnId(1, number) for number in range(1, 4)]
+        changes = [LayoutChange(id="a", kind="merge", parents=[0, 1]), LayoutChange(id="b", kind="split", parents=[2])]
+        puts = {keys.topic(TOPIC.path): encode(msgspec.structs.replace(topology.record, changes=changes))}
+        puts |= {keys.load(paths[0]): b"not ours", keys.txn(ids[0]): b"not ours"}
+        for n in (1, 2):
+            sample = LoadSample(messages_in_per_s=n, bytes_in_per_s=10 * n, window_s=60, taken_ms=1)
+            header = Header(state=OPEN, timeout_ms=10, created_ms=1, owner=f"owner-{n}")
+            puts |= {keys.load(paths[n]): encode(sample), keys.txn(ids[n]): encode(header)}
+        await here.store.commit(Commit(puts=tuple(Put(key, record) for key, record in puts.items())))
+        await until(lambda: here.directory.topic(TOPIC.path) is not topology)
+        here.more = {path: {"recent": {"messages_per_s": n}} for n, path in enumerate(paths[3:5], 3)}
+        here.more[paths[5]] = {
+            "subscriptions": [{"name": name, "backlog": n, "consumers": []} for n, name in enumerate("abc")],
+            "pinning": [[tuple(one), [1, n]] for n, one in enumerate(ids)],
+            "entries_behind": [6, 5, 4],
+        }
+        told = await here.answers["topics.describe"]({"topic": str(TOPIC)})
+        assert [one["segments"] for one in told["changes"]] == [paths[:2], paths[2:3]]
+        assert [one["segment"] for one in told["segments"]] == paths
+        loads = [one["load"] and one["load"]["messages_per_s"] for one in told["segments"][:6]]
+        assert loads == [None, 1, 2, 3, 4, None]
+        assert told["segments"][5]["backlog"] == {"a": 0, "b": 1, "c": 2}
+        pins = [(one["txn"], one["position"], one["owner"]) for one in told["segments"][5]["pinned_by"]]
+        at = [(str(one), f"1:{n}") for n, one in enumerate(ids)]
+        assert pins == [(*at[0], None), (*at[1], "owner-1"), (*at[2], "owner-2")]
 
 
 class CollectedAmidReads(MemoryStore):
