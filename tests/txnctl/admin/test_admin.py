@@ -163,9 +163,14 @@ async def test_so_many_segments_are_asked_at_once_and_all_are_told_of() -> None:
             Put(keys.subscription(TOPIC.path, "packing"), subscription),
             Put(keys.subscription(TOPIC.path, "billing"), billing),
             Put(keys.assignment(TOPIC.path, "billing"), encode(held)),
+            *(Put(keys.subscription(TOPIC.path, name), b"not ours") for name in ("unreadable", "wrong")),
         )
         await here.store.commit(Commit(puts=puts))
-        rows = (await here.answers["subscriptions.list"]({"topic": str(TOPIC)}))["subscriptions"]
+        *rows, unreadable, wrong = (await here.answers["subscriptions.list"]({"topic": str(TOPIC)}))["subscriptions"]
+        assert [(row["subscription"], "error" in row) for row in (unreadable, wrong)] == [
+            ("unreadable", True),
+            ("wrong", True),
+        ]
         assert [(row["subscription"], row["consumers"]) for row in rows] == [
             ("billing", ["a@1", "b@2"]),
             ("packing", ["worker-0", "worker-1", "worker-2"]),
@@ -174,6 +179,23 @@ async def test_so_many_segments_are_asked_at_once_and_all_are_told_of() -> None:
         billing_lag, packing_lag = (row["lag_messages"] for row in rows)
         assert (billing_lag, packing_lag) == (sum(range(SEGMENTS)), 0)
         assert [row["lag_seconds"] > 0 for row in rows] == [True, False]
+
+
+@virtual_time
+async def test_a_subscription_is_described_in_all_segments_beside_any_other_one() -> None:
+    facts: dict[str, Any] = dict.fromkeys(("consumer", "delivered", "permits", "held_back"))
+    facts |= {"mark_delete": [1, 2], "pending": {"positions": 0, "cumulative": 0}, "open_transactions": []}
+    async with owners() as here:
+        subscription = encode(SubscriptionRecord(type="stream", start={"kind": "earliest"}, created_ms=1))
+        await here.store.commit(Commit(puts=(Put(keys.subscription(TOPIC.path, "packing"), subscription),)))
+        topology = here.directory.topic(TOPIC.path)
+        assert topology is not None
+        backlogs = {path: number for number, path in enumerate(topology.paths.values())}
+        for path, backlog in backlogs.items():
+            each = [{"name": name, "backlog": backlog, "consumers": []} | facts for name in ("billing", "packing")]
+            here.more[path] = {"subscriptions": each}
+        told = await here.answers["subscriptions.describe"]({"topic": str(TOPIC), "subscription": "packing"})
+        assert {row["segment"]: row["backlog"] for row in told["segments"]} == backlogs
 
 
 @virtual_time
@@ -371,3 +393,25 @@ async def test_e6_what_hangs_without_an_owner_or_behind_its_decision_says_so() -
         told = {row["txn"]: row["why"].partition("; ")[2] for row in rows}
         assert [why.rpartition("; ")[2] for why in told.values()] == ["the segment has no owner"] * 2
         assert ["COMMITTED, but not cleaned up" in why for why in told.values()] == [False, True]
+
+
+@virtual_time
+async def test_what_hangs_is_told_at_each_of_its_places_and_described_with_each_operation() -> None:
+    first, second = TxnId(0, 1), TxnId(0, 2)
+    async with owners() as here:
+        topology = here.directory.topic(TOPIC.path)
+        assert topology is not None
+        *both, another = list(topology.paths.values())[:3]
+        places = [(first, path, name) for path in both for name in ("", "a", "b")] + [(second, another, "")]
+        puts = {keys.txn(one): encode(Header(state=OPEN, timeout_ms=10, created_ms=1)) for one in (first, second)}
+        for txn_id, path, name in places:
+            prefix = keys.ack_ops(txn_id, path, name) if name else keys.write_ops(txn_id, path)
+            op = Op(v=1, kind="ack" if name else "write", segment=path, subscription=name or None, messages=1)
+            puts[keys.op(prefix, 3, 1)] = encode(op)
+        await here.store.commit(Commit(puts=tuple(Put(key, record) for key, record in puts.items())))
+        rows = (await here.answers["transactions.hanging"]({}))["hanging"]
+        hanging = [(TxnId.parse(row["txn"]), row["segment"], *(row["waiting"] or [""])) for row in rows]
+        assert sorted(hanging) == sorted(places)
+        told = (await here.answers["transactions.describe"]({"txn": str(first)}))["operations"]
+        described = [(first, one["segment"], one["subscription"] or "") for one in told]
+        assert sorted(described) == sorted(one for one in places if one[0] == first)
