@@ -165,6 +165,7 @@ async def test_a_holder_that_cannot_reach_the_store_counts_itself_out_before_the
     paused.memory_backend.disconnect()
     await asyncio.wait_for(leadership.wait_lost(), 5.0)
     assert not leadership.valid()
+    assert not paused._watches, "who has lost the lease follows the key no more"
     assert etcd.mvcc.get(KEY, 0) is not None
     successor = await election(other, "b").campaign()
     assert successor.epoch > leadership.epoch

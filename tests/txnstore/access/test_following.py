@@ -98,7 +98,7 @@ class ToldEtcd(CompactedEtcd):
         self._streams = list(streams)
         self._batches: list[list[Event] | Exception] = []
         self.opened_at: list[int] = []
-        self.given = 0
+        self.given = self.closed = 0
 
     async def open_watch(self, start: bytes, end: bytes, from_revision: int) -> Any:
         self.opened_at.append(from_revision)
@@ -116,7 +116,8 @@ class ToldEtcd(CompactedEtcd):
         self.given += 1
         return tuple(batch)
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self.closed += 1
 
 
 def follow(etcd: ToldEtcd) -> FollowingWatch:
@@ -139,6 +140,7 @@ async def test_e1_a_watch_goes_on_behind_its_last_event_and_tells_nothing_twice(
     assert [batch.revision for batch in batches] == [11, 12, 13, 14]
     assert etcd.opened_at == [10, 13]
     await watch.close()
+    assert etcd.closed == 2
 
 
 @pytest.mark.parametrize(
