@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -17,8 +17,9 @@ from segments.ledger import ledger_files
 from segments.ledger.ledger_files import FOLDER_MARK, FolderGone
 from txnctl.backup import folder as folders
 from txnctl.backup.folder import BackupFolder
-from txnctl.backup.ledger_sources import ledgers_of
-from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
+from txnctl.backup.ledger_sources import ledgers_of, source_file
+from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy, decode_manifest
+from txnctl.backup.progress import CopyProgress
 from txnctl.backup.taking import SECTOR_BYTES, _expect_folder_of, _keep_newest, _Taking, expect_whole_snapshot
 from txnctl.process.settings import ServerSettings
 from txnctl.process.store_mark import Mark, StoreMark
@@ -29,7 +30,7 @@ from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import DataFolder, Incarnation, encode
 from txnstore.store import Commit, Put
 from txnwire.clock import SystemClock
-from txnwire.errors import DataCorrupt, NotAllowed
+from txnwire.errors import DataCorrupt, InvalidArgument, NotAllowed
 
 STORE = Incarnation(id="a" * 16, created_ms=1)
 
@@ -203,6 +204,68 @@ def test_a_second_process_is_refused_at_once(folder: BackupFolder) -> None:
         assert [type(one) for one in outcomes] == [NotAllowed]
 
 
+def test_a_folder_is_free_again_behind_each_who_has_held_it(folder: BackupFolder) -> None:
+    for _ in range(2):
+        with folder.locked():
+            assert folder.owner().store == STORE.id
+
+
+def test_what_is_no_folder_of_backups_and_one_with_a_damaged_mark_are_told_apart(
+    folder: BackupFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(InvalidArgument, match="holds no backups"):
+            BackupFolder(path).owner()
+    (folder.path / folders.MARKER).write_bytes(b"{")
+    with pytest.raises(DataCorrupt, match=folders.MARKER):
+        folder.owner()
+
+
+def test_a_manifest_of_another_form_is_none_though_its_checksum_matches() -> None:
+    with pytest.raises(DataCorrupt, match="not a manifest of version"):
+        decode_manifest(b"{}\n" + hashlib.sha256(b"{}").hexdigest().encode(), "there")
+
+
+def test_a_content_that_is_gone_is_told_and_is_set_aside_already(folder: BackupFolder, tmp_path: Path) -> None:
+    (gone,) = contents(folder, tmp_path, 1)
+    (folder.objects / gone.object).unlink()
+    with pytest.raises(DataCorrupt, match="is not there"):
+        folder.verify(gone)
+    folder.set_aside(gone)
+    assert not folder.is_there(gone)
+
+
+def test_of_a_journal_that_was_cut_off_all_whole_lines_count(folder: BackupFolder, tmp_path: Path) -> None:
+    name = folder.begin("now")
+    assert folder.noted(name) == []
+    files = contents(folder, tmp_path, 3)
+    for one in files:
+        folder.note(name, one)
+    journal = folder.backups / name / folders.JOURNAL
+    journal.write_bytes(journal.read_bytes()[:-5])
+    assert folder.noted(name) == files[:2]
+
+
+def test_a_copy_that_fails_leaves_nothing_half_written(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"some"
+        raise OSError("the disk fails")
+
+    with pytest.raises(OSError, match="the disk fails"):
+        folders.write_whole(tmp_path / "target", pieces(), lambda _size, _digest: tmp_path / "target")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_counts_all_files_and_bytes() -> None:
+    told: list[str] = []
+    progress = CopyProgress(told.append, "copying", 5, 1000)
+    progress.add(300, files=3)
+    progress.add(200)
+    assert "4 of 5 files" in told[-1]
+    assert "50 %" in told[-1]
+
+
 def test_a_new_content_does_not_replace_what_an_earlier_backup_relies_on(folder: BackupFolder, tmp_path: Path) -> None:
     source = tmp_path / "one"
     source.write_bytes(b"one")
@@ -238,6 +301,13 @@ def test_what_stands_beside_a_ledger_is_copied_before_it(tmp_path: Path) -> None
     [ledger] = ledgers_of(tmp_path, tmp_path)
     assert ledger.files[-1].path == "1.ledger"
     assert len(ledger.files) == 5
+
+
+def test_every_ledger_of_a_segment_is_listed_and_what_has_gone_meanwhile_is_not(tmp_path: Path) -> None:
+    for name in ("10.ledger", "1.ledger", "2.ledger", "3.fence"):
+        (tmp_path / name).write_bytes(b"")
+    assert [one.ledger_id for one in ledgers_of(tmp_path, tmp_path)] == [1, 2, 10]
+    assert source_file(tmp_path, tmp_path / "3.ledger") is None
 
 
 def test_etcd_s_own_checksum_tells_a_snapshot_that_is_cut_off_or_damaged(tmp_path: Path) -> None:
