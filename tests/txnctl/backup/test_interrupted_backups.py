@@ -322,6 +322,16 @@ def test_a_folder_that_cannot_be_replaced_is_refused_before_anything_is_copied(
     expect_empty(to / "new")
 
 
+def test_a_folder_that_something_has_come_into_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    made, to = tmp_path / "made", tmp_path / "to"
+    made.mkdir()
+    to.mkdir()
+    (to / "file").write_bytes(b"")
+    with pytest.raises(NotAllowed, match="cannot become"):
+        _end(made, to)
+    assert (made.is_dir(), [path.name for path in to.iterdir()]) == (True, ["file"])
+
+
 async def test_verify_tells_of_each_backup_whether_it_can_be_restored(folders: Folders) -> None:
     """At the first damaged one nobody would know which of the others to take."""
     names = []
