@@ -153,3 +153,27 @@ async def test_who_does_not_answer_has_its_error_in_a_column_behind_those_of_all
         assert header.split()[-1] == "error"
         assert (silent.split()[0], "ConnectionLost" in silent, "gone" in answers) == ("gone", True, False)
     await store.commit(Commit(deletes=tuple(Delete(key) for key in gone)))
+
+
+async def test_every_consumer_and_what_a_later_transaction_alone_has_are_listed(cluster: InProcessCluster) -> None:
+    await done("topics", "create", TOPIC, "--segments", "2", url=cluster.url)
+    async with (
+        cluster.connect() as client,
+        cluster.connect(transaction_key="job") as keyed,
+        await client.consumer(TOPIC, "billing", name="a"),
+        await client.consumer(TOPIC, "packing", name="b"),
+        await client.consumer(TOPIC, "packing", name="c"),
+    ):
+        plain = [await client.begin() for _ in range(3)]
+        open_ones = [*plain, await client.begin(name="orders/1"), await keyed.begin()]
+        subscriptions, transactions, other_type = await asyncio.gather(
+            done("subscriptions", "list", TOPIC, url=cluster.url),
+            done("transactions", "list", url=cluster.url),
+            txnctl("subscriptions", "create", TOPIC, "packing", "--type", "queue", url=cluster.url),
+        )
+        for txn in open_ones:
+            await txn.abort()
+    assert re.search(r"^packing .* b, c ", subscriptions.out, re.MULTILINE)
+    header, *rows = transactions.out.splitlines()
+    assert (header.split()[-2:], len(rows)) == (["name", "transaction_key"], len(open_ones))
+    assert (other_type.code, "packing on" in other_type.err, "of type stream" in other_type.err) == (1, True, True)
