@@ -31,6 +31,7 @@ class EtcdWatchStream:
         self._call = call
         self._prefix_length = prefix_length
         self._left = False
+        self._opening: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -49,8 +50,10 @@ class EtcdWatchStream:
             raise
 
     async def _create(self, create: pb.WatchCreateRequest) -> None:
+        request = pb.WatchRequest(create_request=create).SerializeToString()
+        self._opening = asyncio.ensure_future(self._call.write(request))
         try:
-            await self._call.write(pb.WatchRequest(create_request=create).SerializeToString())
+            await self._opening
         except grpc.aio.AioRpcError as error:
             await self._connection.stream_failed(self._endpoint, error.code(), error.details() or "")
         except asyncio.InvalidStateError:  # it ended before the write
@@ -65,6 +68,8 @@ class EtcdWatchStream:
         """▲ Another member replaced its member: one that no longer applies keeps a watch open and sends nothing."""
         self._left = True
         self._call.cancel()
+        if self._opening is not None:
+            self._opening.cancel()  # ▲ a write that waits for the connection never hears that its call has ended
 
     def _gone(self) -> Unanswered:
         return Unanswered(f"{self._endpoint.address} was left for another member")

@@ -199,6 +199,29 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=UNTRIED_HERE,
     ),
     Mutant(
+        name="watch-opens-at-a-member-that-was-left",
+        rule="a watch that is being opened at a member that is left for another is over (C6)",
+        section="§4",
+        file="txnstore/etcd/watch.py",
+        old="        if self._opening is not None:\n            self._opening.cancel()",
+        new="        if self._opening is not None:\n            pass",
+        tests=(
+            "tests/txnstore/etcd/test_mute_etcd.py::"
+            "test_c6_a_watch_whose_member_is_left_while_it_is_being_opened_is_over",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
+        name="maintenance-refused-by-an-old-etcd-is-retriable",
+        rule="a refusal for want of rights is told as such whatever code etcd gives it",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old='    if code is grpc.StatusCode.UNKNOWN and "permission denied" in text:',
+        new='    if code is grpc.StatusCode.PERMISSION_DENIED and "permission denied" in text:',
+        tests=("tests/txnstore/etcd/test_etcd_security.py::test_what_a_user_may_not_touch_is_refused",),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
         name="synchronous-loop-takes-all",
         rule="the synchronous loop, too, leaves long jobs of a queue to other workers",
         section="§11",

@@ -258,6 +258,8 @@ async def test_what_a_user_may_not_touch_is_refused(guarded: EmbeddedEtcd) -> No
             async with asyncio.timeout(10):
                 await anext(watch)
         await watch.close()
+        with pytest.raises(Unauthorized, match=r"permission denied.*its user needs the role root"):
+            await anext(store.snapshot())
 
 
 async def test_a_snapshot_is_refused_to_a_user_who_may_not_read_what_it_begins_with(guarded: EmbeddedEtcd) -> None:

@@ -9,8 +9,13 @@ import pytest
 
 from tests.mute_endpoint import mute_endpoint
 from tests.txnstore.silent_etcd import SilentEtcd, silent_etcds
+from tests.waiting import until
+from txnstore.access.backend import Unanswered
 from txnstore.access.store_client import StoreClient
+from txnstore.etcd import rpc_pb2
+from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
+from txnstore.etcd.watch import EtcdWatchStream
 from txnstore.store import Commit, MetadataStore, Put
 from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import OutcomeUnknown, StoreUnavailable
@@ -35,6 +40,19 @@ async def test_c6_an_etcd_that_takes_the_connection_and_says_nothing_is_given_up
         settings = EtcdSettings(endpoints=(f"http://{address}",), prefix="/mute", connect_timeout_s=TIMEOUT_S)
         with pytest.raises(StoreUnavailable, match=address):
             await EtcdStore.connect(settings, clock=SystemClock(), random=SystemRandom())
+
+
+async def test_c6_a_watch_whose_member_is_left_while_it_is_being_opened_is_over() -> None:
+    """▲ Its connection has gone, and its request waits for the next one, which is mute."""
+    async with mute_endpoint() as address, asyncio.timeout(LONG_S):
+        connection = EtcdConnection(EtcdSettings(endpoints=(f"http://{address}",)), SystemClock())
+        opening = asyncio.ensure_future(EtcdWatchStream.open(connection, rpc_pb2.WatchCreateRequest(key=b"/a"), 0))
+        await until(lambda: connection.current.left)
+        await asyncio.sleep(0.1)
+        connection.current.leave()
+        with pytest.raises(Unanswered, match=f"{address} was left for another member"):
+            await asyncio.wait_for(opening, 5.0)  # far less than a connection takes to be given up
+        await connection.close()
 
 
 async def test_an_etcd_that_answers_all_but_the_last_question_of_who_connects_is_given_up() -> None:
