@@ -28,7 +28,9 @@ COPIED = (
     "txnwire", "txnstore", "watchers", "segments", "coordinator_v5", "txnclient", "pyspark_txnstore", "txnctl",
     "pytest_txnstore", "charts", "simulation", "tests", "tools", "conftest.py", "pyproject.toml",
 )  # fmt: skip
-ACCIDENT = re.compile(r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError|UnboundLocalError|Nondeterminism)\b")
+ACCIDENT = re.compile(
+    r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError|IndentationError|UnboundLocalError|Nondeterminism)\b"
+)
 SEED_S = 300.0
 """Of wall-clock time; a run that takes longer hangs."""
 TESTS_S = 600.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Edit, Mutant
 
 GATHERING = "tests/txnclient/producing/channels/test_gathering.py::"
 OUTCOME_BLOCKS = "tests/coordinator_v5/test_outcome_blocks.py::"
@@ -47,7 +47,14 @@ MUTANTS: tuple[Mutant, ...] = (
         section="§5",
         file="coordinator_v5/background/collector.py",
         old="                    self._state.counters.collected += done\n",
-        new="                self._state.counters.collected += collected\n",
+        new="",
+        more=(
+            Edit(
+                "coordinator_v5/background/collector.py",
+                "        return collected\n\n    # ---- one batch",
+                "        self._state.counters.collected += collected\n        return collected\n\n    # ---- one batch",
+            ),
+        ),
         tests=(f"{COLLECTION}what_was_collected_counts_although_its_round_is_interrupted",),
         why_tests="only a metric tells it",
     ),
