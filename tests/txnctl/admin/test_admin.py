@@ -67,6 +67,9 @@ class Owners:
     answers: Mapping[str, Any] = field(default_factory=dict)
     silent: dict[str, None] = field(default_factory=dict)
     more: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hanging: dict[str, None] = field(default_factory=dict)
+    """Segments of which nothing is told, though their owner answers."""
+    refused: dict[str, None] = field(default_factory=dict)
     asking: int = 0
     most: int = 0
     asked: int = 0
@@ -75,7 +78,10 @@ class Owners:
         self.asking += 1
         self.asked += 1
         self.most = max(self.most, self.asking)
-        await asyncio.sleep(3600.0 if address in self.silent else 0.01)
+        if segment in self.refused:
+            self.asking -= 1
+            raise NotOwner(f"not the owner of {segment} any more")
+        await asyncio.sleep(3600.0 if address in self.silent or segment in self.hanging else 0.01)
         self.asking -= 1
         consumers = [f"worker-{int(segment.rpartition('-')[2]) % 3}"]
         told: dict[str, Any] = {"last_confirmed": [1, 2], "max_read_position": [1, 2]}
@@ -282,6 +288,30 @@ async def test_an_owner_that_answers_nothing_is_waited_for_once() -> None:
         failed = [row for row in rows if "error" in row]
         assert len(failed) == SEGMENTS // 2
         assert all(row["owner"] == "b1" and row["error"].startswith("Timeout") for row in failed)
+
+
+@virtual_time
+async def test_an_owner_that_does_not_tell_of_one_segment_is_asked_for_the_others() -> None:
+    """Also for those that are asked for later."""
+    async with owners() as here:
+        topology = here.directory.topic(TOPIC.path)
+        assert topology is not None
+        hangs = list(topology.paths.values())[1]
+        here.hanging[hangs] = None
+        rows = (await here.answers["topics.stats"]({"topic": str(TOPIC)}))["segments"]
+        assert len(rows) == SEGMENTS > 2 * ASKED_AT_ONCE
+        assert [row["segment"] for row in rows if "error" in row] == [hangs]
+
+
+@virtual_time
+async def test_owners_that_refuse_all_that_they_are_asked_first_are_asked_for_the_rest() -> None:
+    async with owners() as here:
+        topology = here.directory.topic(TOPIC.path)
+        assert topology is not None
+        here.refused |= dict.fromkeys(list(topology.paths.values())[:ASKED_AT_ONCE])
+        rows = (await here.answers["topics.stats"]({"topic": str(TOPIC)}))["segments"]
+        assert len(rows) == here.asked == SEGMENTS
+        assert [row["segment"] for row in rows if "error" in row] == list(here.refused)
 
 
 # ---- roles that are asked -------------------------------------------------------------------------------------------

@@ -119,6 +119,22 @@ async def test_every_short_ledger_and_every_lost_sidecar_counts_as_missing(
     assert told == "the data folder lacks the sidecars of 4 ledgers that etcd knows of"
 
 
+async def test_a_damaged_sidecar_is_another_finding_and_hides_no_lost_one(
+    ledgers: FileLedgerStore, memory_store: MemoryStore, tmp_path: Path
+) -> None:
+    for segment in SEGMENTS:
+        for ledger_id in (1, 2, 3):
+            await write(ledgers, segment, ledger_id, 1)
+        await ledgers.write_sidecar(segment, 2, encode_sidecar(2, {(TxnId(1, 1), None): Position(2, 0)}))
+    for file in (tmp_path / "ledgers").rglob("2.sidecar"):
+        file.write_bytes(file.read_bytes()[:-1])
+    await in_etcd(memory_store, listed((1, 1, 1), (2, 1, 1), (3, 1, 1)))
+    lost = [one async for one in missing_sidecars(await take_picture(memory_store), ledgers)]
+    assert lost == [(segment, ledger_id) for segment in SEGMENTS for ledger_id in (1, 3)]
+    told = await what_is_missing(memory_store, ledgers, lambda _: None)
+    assert told == "the data folder lacks the sidecars of 4 ledgers that etcd knows of"
+
+
 async def test_a_sidecar_of_which_a_later_record_lies_beyond_its_ledger_is_not_whole(ledgers: FileLedgerStore) -> None:
     await write(ledgers, LOW, 1, 2)
     aborted: AbortedAt = {(TxnId(1, n), None): Position(1, n) for n in range(4)}

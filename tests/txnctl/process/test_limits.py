@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 import txnclient
 from tests.cluster import InProcessCluster, running_cluster
+from txnctl.commands.shared.asking import asking
 from txnctl.process.serve import OTHER_FILES, allow_open_files
+
+MOST = 3
 
 
 @pytest.fixture
@@ -66,6 +70,20 @@ async def test_a_connection_too_many_is_refused_and_served_once_there_is_room(ru
     await late.list_topics()
     for client in (*clients, late):
         await client.close()
+
+
+async def test_as_many_connections_are_served_as_are_allowed_and_no_more(etcd: str, tmp_path: Path) -> None:
+    async with running_cluster(etcd, tmp_path) as running, AsyncExitStack() as connected:
+        running.overrides = {"max_connections": MOST}
+        lone = await running.start_server("lone", "admin")  # which no other server connects to
+        url = f"txn://{lone.server.address}"
+        for _ in range(MOST):
+            server = await connected.enter_async_context(asking(url))
+            assert (await server.ask("process.describe"))["id"] == "lone"
+        with pytest.raises(
+            txnclient.ConnectionLost, match=rf"serves {MOST} connections, its bound \(max_connections\)"
+        ):
+            await connected.enter_async_context(asking(url))
 
 
 async def _connected(running: InProcessCluster) -> txnclient.Client:
