@@ -99,6 +99,18 @@ def test_batches_are_told_segment_by_segment(folder: Path, form: str) -> None:
     assert first.ends[1].text == '{"logOffset":0}'
 
 
+def test_sources_that_have_not_begun_or_no_more_than_begun_hide_none_of_those_behind_them(folder: Path) -> None:
+    begun = first_batch.initial(None, COMMITTED)
+    plan(folder, 0, "-", begun, FIRST, "-", FIRST)
+    plan(folder, 1, "-", begun, SECOND, FIRST, SECOND)
+    found = read_checkpoint(folder, last=5)
+    told = [[(one.source, one.begin, one.end) for one in stretches(found, batch)] for batch in found.batches]
+    assert told == [
+        [("2", "1:3", "1:5"), ("4", "1:3", "1:5")],
+        [("2", "1:5", "1:9"), ("3", "1:3", "1:5"), ("4", "1:5", "1:9")],
+    ]
+
+
 def test_of_a_long_checkpoint_the_newest_are_read(folder: Path) -> None:
     plan(folder, 0, "damaged")
     for number in range(1, 6):

@@ -31,7 +31,7 @@ from tests.spark.sink.test_sink import read_all, stored
 from tests.spark.sink_lines import Lines
 from tests.waiting import wait_until
 from txnstore.etcd.lifetime import tied_to_parent
-from txnwire.errors import InvalidTxnState, TopicNotFound, TxnError
+from txnwire.errors import ConnectionLost, InvalidTxnState, TopicNotFound, TxnError
 
 OLDER, NEWER = (BatchRun(time_ms.to_bytes(6, "big") + bytes(6)) for time_ms in (1_700_000_000_000, 1_700_000_000_001))
 
@@ -335,6 +335,42 @@ def test_x1_a_run_that_fails_aborts_what_it_has_begun(
     outcomes = sync_client.admin("transactions.outcomes", txns=[one.txn_id for one in (failed, left, running)])
     assert list(outcomes["outcomes"].values()) == ["ABORTED", "ABORTED", "OPEN"]
     commit(options, running)
+
+
+def test_what_a_task_begins_when_nothing_was_found_open_yet_is_aborted(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Readers would wait for its deadline: Spark fails a batch while other tasks of it are still starting."""
+    monkeypatch.setattr(sink, "STRAGGLERS_S", 60.0)
+    name = BatchName(f"{topic}/late", "")
+    looks: list[int] = []
+    late: list[Written] = []
+
+    def look() -> list[sink._OpenTransaction]:
+        found = sink._open_one(options, name.text)
+        looks.append(len(found))
+        if len(looks) == 2:
+            late.append(write(options, name, OLDER, 85, b"late"))
+        if found:
+            monkeypatch.setattr(sink, "STRAGGLERS_S", 0.0)
+        return found
+
+    sink._abort(options, OLDER, look)
+    assert looks == [0, 0, 1]
+    outcomes = sync_client.admin("transactions.outcomes", txns=[one.txn_id for one in late])
+    assert list(outcomes["outcomes"].values()) == ["ABORTED"]
+
+
+def test_a_failed_batch_fails_with_its_own_error_where_what_it_left_open_cannot_be_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = SinkOptions.parse({"service.url": "txn://127.0.0.1:1"}, use="stream write")
+
+    def look() -> list[sink._OpenTransaction]:
+        raise ConnectionLost("no server answers")
+
+    sink._abort(options, OLDER, look)
+    assert "its deadline aborts it: no server answers" in caplog.text
 
 
 def test_x1_a_run_that_comes_behind_the_commit_of_an_older_one_finds_it(

@@ -183,6 +183,17 @@ def test_a_snapshot_that_does_not_hold_it_reads_the_ledgers(generations: Generat
     assert plan_compacted(tmp_path, older) == ([], older)
 
 
+def test_a_topic_without_a_generation_hides_none_of_the_topics_behind_it(
+    generations: Generations, tmp_path: Path
+) -> None:
+    make(generations, 1, 3)
+    other = "topic://public/default/orders"
+    new = TopicBounds(1, {"public/default/orders/0000-ffff-0": ACTIVE})
+    parts, rest = plan_compacted(tmp_path, replace(NOW, topics={other: new, **NOW.topics}))
+    assert [part.rows for part in parts] == [3]
+    assert {topic: len(one.segments) for topic, one in rest.topics.items()} == {other: 1, TOPIC: 2}
+
+
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"there is no folder .*/nowhere"):
         plan_compacted(tmp_path / "nowhere", NOW)
