@@ -314,6 +314,20 @@ async def test_owners_that_refuse_all_that_they_are_asked_first_are_asked_for_th
         assert [row["segment"] for row in rows if "error" in row] == list(here.refused)
 
 
+@virtual_time
+async def test_a_load_that_cannot_be_read_hides_none_of_the_others() -> None:
+    async with owners() as here:
+        topology = here.directory.topic(TOPIC.path)
+        assert topology is not None
+        paths = list(topology.paths.values())
+        sample = encode(LoadSample(messages_in_per_s=5.0, bytes_in_per_s=100.0, window_s=60.0, taken_ms=1))
+        for path in paths:
+            await here.store.commit(Commit(puts=(Put(keys.load(path), b"{" if path == paths[1] else sample),)))
+        rows = (await here.answers["topics.describe"]({"topic": str(TOPIC)}))["segments"]
+        assert len(rows) == SEGMENTS
+        assert [row["segment"] for row in rows if row["load"] is None] == [paths[1]]
+
+
 # ---- roles that are asked -------------------------------------------------------------------------------------------
 
 
