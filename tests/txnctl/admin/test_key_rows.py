@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from random import Random
@@ -85,6 +86,20 @@ async def test_a_holder_is_found_at_whichever_coordinator_and_none_is_idle_while
         await until(lambda: len(directory.coordinators()) == 3)
         rows = (await answers["keys.list"]({}))["keys"]
         assert [row["state"] for row in rows] == ["unknown", "in use", "unknown", "unknown", "in use"]
+        opened: list[Connection] = []
+        silent = await transport.listen("h:3", says_nothing(opened))
+        again = (await answers["keys.list"]({}))["keys"]
+        assert [row["state"] for row in again] == [row["state"] for row in rows]
+        assert len(opened) == 1, "a coordinator that does not answer is not waited for at each part of the keys"
+        await silent.close()
+
+
+def says_nothing(opened: list[Connection]) -> Callable[[Connection], Awaitable[None]]:
+    async def serve(connection: Connection) -> None:
+        opened.append(connection)
+        await asyncio.sleep(3600.0)
+
+    return serve
 
 
 def coordinator(held: Collection[str], address: str, clock: LoopClock) -> Callable[[Connection], Awaitable[None]]:
