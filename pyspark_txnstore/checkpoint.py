@@ -210,7 +210,10 @@ def stretches(checkpoint: Checkpoint, batch: CheckpointBatch) -> list[BatchStret
 
 def _cuts(begun: Mapping[str, Any] | None, end: Mapping[str, Any]) -> tuple[Snapshot | None, Snapshot | None]:
     cuts = first_batch.between({"v": 1, "earliest": True} if begun is None else begun, end, _isolation(end))
-    return (None, decode_offset(end)) if cuts is None else cuts
+    if cuts is not None:
+        return cuts
+    at = decode_offset(end)  # the source only begins there: it reads nothing
+    return at, at
 
 
 def _stretches(source: str, start: Snapshot | None, until: Snapshot) -> Sequence[BatchStretch]:

@@ -132,6 +132,9 @@ def test_a_stream_that_has_only_begun_has_an_end_and_no_rows(folder: Path) -> No
     plan(folder, 1, encode_offset(None))
     found = read_checkpoint(folder, last=2)
     assert stretches(found, found.batches[1]) == []
+    begun = stretches(found, found.batches[0])
+    assert begun
+    assert [one.begin for one in begun] == [one.end for one in begun]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,16 @@ NO_SPARK = "the simulation has no Spark"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="source-that-begins-reads-from-the-beginning",
+        rule="of a source that only begins, a batch reads nothing",
+        section="§10",
+        file="pyspark_txnstore/checkpoint.py",
+        old="    return at, at\n",
+        new="    return None, at\n",
+        tests=("tests/spark/test_checkpoint.py::test_a_stream_that_has_only_begun_has_an_end_and_no_rows",),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
         name="batch-name-without-topic",
         rule="a batch is named by what it writes to: a copied checkpoint for another topic writes there (X1)",
         section="§10",
