@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from segments.controller import queue_group
 from segments.layout.layout_transitions import Seal
 from segments.layout.topology import create_record
 from tests.segments.controller.test_controller_terms import elected_again
-from tests.segments.controlling import TOPIC, Inbox, Process, joining, running
+from tests.segments.controlling import TOPIC, Inbox, Process, joining, leaving, running
 from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.waiting import until
 from txnstore import keys
@@ -20,7 +21,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import Drained, LayoutChange, TopicRecord, encode
 from txnstore.store import Commit, Put
-from txnwire.errors import InvalidArgument, NotOwner
+from txnwire.errors import InvalidArgument, NotOwner, Overloaded
 from txnwire.names import TopicName
 from txnwire.proto import txn_pb2 as pb
 
@@ -166,3 +167,21 @@ async def test_the_consumers_of_a_queue_read_with_one_isolation_whichever_of_the
         for name in ("w1", "w2", "w3"):
             with pytest.raises(InvalidArgument, match="they read with one isolation"):
                 await join(name, pb.ISOLATION_READ_UNCOMMITTED)
+
+
+@virtual_time
+async def test_consumers_of_a_full_queue_may_join_again_and_one_more_once_another_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """▲ They join again over a new connection and after each change of the controller: refused, they would hear of no
+    further layout."""
+    monkeypatch.setattr(queue_group, "MAX_CONSUMERS", 2)
+    async with running(MemoryEtcd(LoopClock()), "a") as [a]:
+        await a.controller.create_topic(TOPIC, 1, "")
+        for name in ("w1", "w2", "w1", "w2"):
+            await a.controller.join(joining(name, type=QUEUE), Inbox())
+        with pytest.raises(Overloaded, match="2 consumers already"):
+            await a.controller.join(joining("w3", type=QUEUE), Inbox())
+        await a.controller.leave(leaving("w1"), Inbox())
+        await a.controller.join(joining("w3", type=QUEUE), Inbox())
+        assert a.controller.statistics().connected_consumers == 2

@@ -157,6 +157,25 @@ async def test_other_requests_are_answered_while_a_reader_is_in_a_gap(
     await until(lambda: sink.delivered)
 
 
+async def test_a_queue_has_its_turn_while_readers_are_in_a_gap(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies where a pass ends for everybody once the readers have looked at as much as one pass may."""
+    client, producer, segment, _ = await a_gap(memory_cluster, 2000)
+    queue = await memory_cluster.queue(client, segment.path, permits=1)
+    await producer.send("first")
+    await producer.send("second")
+    await queue.wait("first")
+    monkeypatch.setattr(dispatch, "BATCH_ENTRIES", 1)
+    monkeypatch.setattr(dispatch, "PASS_ENTRIES", 1)
+    meanwhile: list[list[str]] = []
+    for _ in range(2):
+        await attach(segment, on_delivery=lambda: meanwhile.append(queue.values))
+    queue.flow(1)
+    await until(lambda: len(meanwhile) == 4)
+    assert meanwhile[0] == ["first", "second"]
+
+
 @pytest.mark.parametrize("isolation", [Isolation.READ_COMMITTED, Isolation.SNAPSHOT])
 async def test_what_is_told_as_passed_never_lies_beyond_what_is_open(
     memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, isolation: Isolation
