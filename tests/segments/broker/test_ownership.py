@@ -10,7 +10,7 @@ from tests.txnstore.faulty_store import HANGS, Script, client
 from txnstore import keys
 from txnstore.former_selves import FormerSelves
 from txnstore.memory.memory_etcd import MemoryEtcd
-from txnstore.memory.memory_store import MemoryStore
+from txnstore.memory.memory_store import Fate, MemoryStore
 from txnstore.store import Commit, Put
 from txnwire.errors import NotOwner
 
@@ -112,6 +112,26 @@ async def test_a_registration_whose_answer_is_lost_leaves_no_lease_that_nobody_k
     await asyncio.wait([registering])
     assert 1 not in etcd.leases(), "what is left is that of the sending fence"
     await store.close()
+
+
+@virtual_time
+async def test_a_registration_that_was_overtaken_leaves_no_lease_behind() -> None:
+    """It would be kept alive for as long as its process lives: one for each try that came too late."""
+    etcd = MemoryEtcd(LoopClock())
+    slow = client(etcd, Script("commit", [Fate(arrive_s=1.0, answer_s=1.0)]), name="slow")
+    quick = client(etcd, name="quick")
+    overtaken = asyncio.create_task(register(slow))
+    await asyncio.sleep(0.5)
+    broker = await register(quick)
+    await asyncio.sleep(30.0)
+    assert not overtaken.done()
+    fences = [record.lease for record in etcd.mvcc.range(keys.SENDER, keys.prefix_end(keys.SENDER))[0]]
+    assert [lease for lease in etcd.leases() if lease not in fences] == [broker.lease_id]
+    overtaken.cancel()
+    await asyncio.wait([overtaken])
+    await broker.close()
+    for store in (slow, quick):
+        await store.close()
 
 
 @virtual_time

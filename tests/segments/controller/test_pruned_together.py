@@ -25,15 +25,16 @@ MERGED = Topology(TOPIC, create_record(2, policies={}, created_ms=1)).merge(0, 1
 """0, 1 → 2"""
 
 
-async def pruning(store: MemoryStore, followed: list[int], on_deposed: Callable[[], None] = lambda: None) -> Pruning:
-    """Of a controller whose directory shows these segments of the topic, and no owner."""
+async def pruning(
+    store: MemoryStore, followed: list[int], on_deposed: Callable[[], None] = lambda: None, owners: Any = None
+) -> Pruning:
+    """Of a controller whose directory shows these segments of the topic, and an owner of each only if there are any."""
     key = keys.leader("controller")
     leader = await store.get(key)
     epoch = leader.create_revision if leader else (await store.commit(Commit(puts=(Put(key, b"{}"),)))).revision
     layout = SimpleNamespace(segments=dict.fromkeys(followed))
-    directory: Any = SimpleNamespace(topics=lambda: {TOPIC.path: layout}, owner=lambda _: None)
+    directory: Any = SimpleNamespace(topics=lambda: {TOPIC.path: layout}, owner=lambda _: owners)
     leadership: Any = SimpleNamespace(still_held=lambda: created_at(key, epoch))
-    owners: Any = None
     return Pruning(store, directory, owners, leadership=leadership, pause_s=1.0, on_deposed=on_deposed)
 
 
@@ -53,6 +54,23 @@ async def test_a_segment_of_which_something_is_left_keeps_no_other_in_the_graph(
     await of_term._take_out(record, read_topology(record))
     assert list(read_topology(await stored(memory_store)).segments) == [0, 2]
     assert of_term.pruned == 1
+
+
+async def test_segments_that_hold_something_keep_no_later_one_from_being_asked(
+    memory_store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies where only as many are looked at as are asked at once: with so many that stay nothing else would ever go."""
+    monkeypatch.setattr("segments.controller.pruning.SEGMENTS_AT_ONCE", 2)
+    layout = Topology(TOPIC, create_record(6, policies={}, created_ms=1)).merge(0, 1).merge(2, 3).merge(4, 5)
+    asked: list[str] = []
+
+    async def forgotten(path: str) -> bool:
+        asked.append(path)
+        return path in (layout.paths[3], layout.paths[4])
+
+    of_term = await pruning(memory_store, [], owners=SimpleNamespace(forgotten=forgotten))
+    assert await of_term._find_forgotten(layout) == [3, 4]
+    assert asked == [layout.paths[one] for one in range(6)]
 
 
 async def test_drained_records_go_once_no_segment_of_theirs_is_followed_and_all_of_them_do(

@@ -189,6 +189,8 @@ async def test_topics_that_are_gone_count_for_no_connection(monkeypatch: pytest.
         await client.wait_push(lambda last: last.layout.topic.endswith("/c") and last.layout.exists)
         with pytest.raises(Overloaded):
             await client.call(watching("d"))
+        assert (await client.call(WATCH_LAYOUT)).layout.exists, "what it watches already it may ask for again"
+        assert (await client.call(watching("c"))).layout.exists
 
 
 @virtual_time
