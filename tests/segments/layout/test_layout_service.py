@@ -17,6 +17,7 @@ from segments.layout.topology import create_record
 from simulation.world.loop import SimLoop
 from simulation.world.sim_transport import Network, SimTransport
 from tests.segments.controlling import SETTINGS, TOPIC, Process, assignment_of, joining, leaving, names_of
+from tests.segments.memory_transport import MemoryTransport
 from tests.segments.virtual_time import LoopClock, virtual_time
 from tests.waiting import until
 from txnstore import keys
@@ -24,7 +25,7 @@ from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import OwnerRecord, RegistrationRecord, encode
 from txnstore.store import Commit, Delete, Put
 from txnwire.errors import DataCorrupt, InvalidArgument, NotOwner, Overloaded, TopicExists, TxnError
-from txnwire.ports import Connection
+from txnwire.ports import Connection, Transport
 from txnwire.proto import txn_pb2 as pb
 from txnwire.transport.calls import Caller, serve_connection
 
@@ -74,9 +75,17 @@ class Served:
         self.address = self._listener.address
 
     async def client(self) -> Client:
+        return await self._connect(self._clients, self.address)
+
+    async def clients_by_memory(self, transport: MemoryTransport, clients: int) -> list[Client]:
+        """Whose connections `transport` has, in this order."""
+        listener = await transport.listen("memory:0", self._serve)
+        return [await self._connect(transport, listener.address) for _ in range(clients)]
+
+    async def _connect(self, transport: Transport, address: str) -> Client:
         pushed: list[pb.Command] = []
         hello = pb.Hello(client_name="test", session_id=b"0123456789abcdef")
-        caller = await Caller.open(self._clients, self.address, hello, clock=LoopClock(), on_push=pushed.append)
+        caller = await Caller.open(transport, address, hello, clock=LoopClock(), on_push=pushed.append)
         self._callers.append(caller)
         return Client(caller, pushed)
 
@@ -439,6 +448,29 @@ async def test_a_store_that_is_slow_for_less_than_a_lease_makes_nothing_stale() 
             etcd.resume()
             await asyncio.sleep(SETTINGS.lease_ttl_s / 2)
         assert not any(push.cluster.stale for push in client.pushed)
+
+
+@virtual_time
+async def test_a_client_that_has_not_read_gets_the_newest_layout_once_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """▲ Also if others were told meanwhile: nothing else would tell it of an owner."""
+    monkeypatch.setattr(layout_service, "_BUSY_BYTES", 0)
+    async with serving(MemoryEtcd(LoopClock())) as served:
+        await served.process.controller.wait_leading(timeout_s=5.0)
+        transport = MemoryTransport()
+        slow, quick = await served.clients_by_memory(transport, 2)
+        for client in (slow, quick):
+            await client.call(CREATE)
+            await client.call(WATCH_LAYOUT)
+        transport.connections[0].pause(True)
+        for broker in ("b1", "b2", "b3"):
+            owner = Put(keys.owner(f"{TOPIC.path}/8000-ffff-1"), encode(OwnerRecord(broker=broker, address="h:1")))
+            await served.process.store.commit(Commit(puts=(owner,)))
+            await quick.wait_push(lambda last, told=broker: last.layout.segments[1].owner == told)  # type: ignore[misc]
+        assert not slow.pushed
+        transport.connections[0].pause(False)
+        await slow.wait_push(lambda last: last.layout.segments[1].owner == "b3")
+        owners = [push.layout.segments[1].owner for push in slow.pushed]
+        assert owners == ["b1", "b3"], "what it has not read holds back no newer state, and is not sent twice"
 
 
 @virtual_time

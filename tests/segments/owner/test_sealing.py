@@ -51,6 +51,22 @@ def files(data_dir: Path) -> dict[str, str]:
 # ---- what a split does ----------------------------------------------------------------------------------------------
 
 
+async def test_producers_of_a_sealed_segment_are_forgotten_like_any_that_have_left(memory_cluster: Cluster) -> None:
+    """▲ Their sessions have ended, whether or not their connections have: they would be remembered as connected."""
+    [parent] = await memory_cluster.create_topic()
+    settings = BrokerSettings(lease_ttl_s=2.0, claim_retry_s=0.05, housekeeping_s=0.02, producer_idle_s=0.01)
+    node = await memory_cluster.start(settings=settings)
+    client = await memory_cluster.connect(node)
+    producers = [await client.producer(parent, name) for name in ("one", "two")]
+    for producer in producers:
+        await producer.send("a")
+    change, served = await begin(memory_cluster, parent), await serving(node, parent)
+    assert served.statistics().producers == 2
+    await served.sealing.seal(change)
+    await until(lambda: all(isinstance(producer.closed, SegmentSealed) for producer in producers))
+    await until(lambda: served.statistics().producers == 0)
+
+
 async def test_a_split_seals_the_parent_and_tells_its_producers_what_is_stored(memory_cluster: Cluster) -> None:
     cluster = memory_cluster
     [parent] = await cluster.create_topic()
