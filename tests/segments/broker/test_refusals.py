@@ -13,7 +13,7 @@ from tests.waiting import until
 from txnstore.access.store_client import StoreClient
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.store import MetadataStore
-from txnwire.errors import InvalidArgument, SequenceGap, StoreFull, TxnConflict
+from txnwire.errors import InvalidArgument, NotOwner, SequenceGap, StoreFull, TxnConflict
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -53,6 +53,36 @@ async def test_e3_what_is_refused_above_the_soft_limit_can_be_sent_and_acked_aga
     await cluster.wait_no_ops(txn)
     await consumer.wait("a", "b")
     await (await cluster.subscribe(client, segment, epoch=2)).wait("b")
+
+
+async def test_an_id_is_free_again_once_the_broker_has_ended_what_was_open_under_it(memory_cluster: Cluster) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client, other = await cluster.connect(node), await cluster.connect(node)
+    producer, consumer = await client.producer(segment, "p", 1), await cluster.queue(client, segment)
+    opening = pb.OpenProducer(producer_id=producer.id, segment=segment, name="p", incarnation=3)
+    attaching = pb.Subscribe(
+        consumer_id=consumer.id,
+        segment=segment,
+        subscription="jobs",
+        type=pb.SUBSCRIPTION_TYPE_QUEUE,
+        consumer="c1",
+        incarnation=7,
+    )
+    for request in ({"open_producer": opening}, {"subscribe": attaching}):
+        with pytest.raises(InvalidArgument, match="open already"):
+            await client.call(**request)
+    await other.producer(segment, "p", 2)
+    for subscription in node.broker.segments[segment].subscriptions:
+        subscription.close(NotOwner("attach again"))
+    await until(lambda: producer.closed is not None and consumer.closed is not None)
+    await client.call(open_producer=opening)
+    await client.call(subscribe=attaching)
+    consumer.flow(10)
+    producer.incarnation = 3
+    await producer.send("a")
+    await consumer.wait("a")
 
 
 async def test_l8_behind_a_refused_first_op_a_claim_that_has_failed_meanwhile_holds_up_no_other(

@@ -146,6 +146,20 @@ async def test_an_answer_needs_decisions_noted_since_before_r() -> None:
     assert (await segment.cuts.answer(R + 5, Position(0, -1))).undecided == ()
 
 
+@virtual_time
+async def test_decisions_are_noted_for_the_cut_that_began_last() -> None:
+    segment = Answering()
+    segment.followed.set()
+    segment.write(ONE, Position(1, 0))
+    for began_s in (0.0, NOTED_FOR_S - 1):
+        segment.now_s = began_s
+        segment.cuts.begin()
+    segment.now_s += 2.0
+    segment.cuts.woken()
+    segment.buffer.decided(Decision(ONE, True, R + 5))
+    assert (await segment.cuts.answer(R, Position(0, -1))).undecided == (ONE,)
+
+
 IDS = [TxnId(0, counter) for counter in range(1, 10)]
 
 

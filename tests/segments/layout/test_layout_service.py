@@ -451,29 +451,6 @@ async def test_a_store_that_is_slow_for_less_than_a_lease_makes_nothing_stale() 
 
 
 @virtual_time
-async def test_a_client_that_has_not_read_gets_the_newest_layout_once_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """▲ Also if others were told meanwhile: nothing else would tell it of an owner."""
-    monkeypatch.setattr(layout_service, "_BUSY_BYTES", 0)
-    async with serving(MemoryEtcd(LoopClock())) as served:
-        await served.process.controller.wait_leading(timeout_s=5.0)
-        transport = MemoryTransport()
-        slow, quick = await served.clients_by_memory(transport, 2)
-        for client in (slow, quick):
-            await client.call(CREATE)
-            await client.call(WATCH_LAYOUT)
-        transport.connections[0].pause(True)
-        for broker in ("b1", "b2", "b3"):
-            owner = Put(keys.owner(f"{TOPIC.path}/8000-ffff-1"), encode(OwnerRecord(broker=broker, address="h:1")))
-            await served.process.store.commit(Commit(puts=(owner,)))
-            await quick.wait_push(lambda last, told=broker: last.layout.segments[1].owner == told)  # type: ignore[misc]
-        assert not slow.pushed
-        transport.connections[0].pause(False)
-        await slow.wait_push(lambda last: last.layout.segments[1].owner == "b3")
-        owners = [push.layout.segments[1].owner for push in slow.pushed]
-        assert owners == ["b1", "b3"], "what it has not read holds back no newer state, and is not sent twice"
-
-
-@virtual_time
 async def test_nothing_is_kept_of_a_connection_that_has_ended_however_many_topics_it_watched() -> None:
     """▲ Each change would be sent to it as long as the server runs."""
     async with serving(MemoryEtcd(LoopClock())) as served:
