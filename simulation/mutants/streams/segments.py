@@ -131,6 +131,11 @@ MUTANTS: tuple[Mutant, ...] = (
         file="segments/log/housekeeping.py",
         old="        while records := self._buffer.prunable(below, RECORDS_AT_ONCE):",
         new="        while records := self._buffer.prunable(self._ledgers.last_confirmed, RECORDS_AT_ONCE):",
+        tests=(
+            "tests/segments/log/test_housekeeping.py::"
+            "test_r3_a_record_that_no_sidecar_holds_stays_in_etcd_as_the_ledger_before_its_own_is_trimmed",
+        ),
+        why_tests="seeds show it too; here no header is left that would hide it, and no sidecar",
     ),
     Mutant(
         name="trim-without-footer",

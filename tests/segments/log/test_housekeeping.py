@@ -26,6 +26,7 @@ from tests.segments.log.small_logs import (
     settle,
     write,
 )
+from tests.segments.log.test_room import Disk
 from tests.segments.owner.seals import begin
 from tests.segments.stopping import Steps, StoppingLedgers, StoppingStore
 from tests.waiting import until
@@ -96,6 +97,35 @@ async def test_r3_each_loser_of_a_transaction_leaves_etcd_for_the_sidecar_and_go
     served = node.broker.segments[segment]
     await served.keep(Retention(ms=1))
     assert served.buffer.aborted_records() == {}
+
+
+async def test_r3_a_record_that_no_sidecar_holds_stays_in_etcd_as_the_ledger_before_its_own_is_trimmed(
+    memory_cluster: Cluster,
+) -> None:
+    """Headers collected, no room for sidecars: the records in etcd are all that a new owner knows of the aborts."""
+    cluster = memory_cluster
+    cluster.make_ledgers = Disk
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=QUIET)
+    node.ledgers.no_room_for = (".sidecar",)
+    producer = await (await cluster.connect(node)).producer(segment)
+    served = node.broker.segments[segment]
+    for ledger_id in (1, 2):
+        txn = await cluster.begin()
+        await producer.send(f"aborted in {ledger_id}", txn=txn)
+        await cluster.abort(txn)
+        await cluster.collect(txn)
+        await producer.send(f"plain in {ledger_id}")
+        await served.roll()
+    await until(lambda: served.buffer.watermark == served.last_confirmed)
+    assert await aborted_in_store(cluster, segment) == 2
+    await served.keep(Retention(bytes_kept=served.ledgers.record.ledgers[1].bytes))
+    assert [info.ledger_id for info in (await ledger_list(cluster, segment)).ledgers] == [2, 3]
+    found = (await cluster.store.range(prefix := keys.aborted_records(segment), keys.prefix_end(prefix))).records
+    assert [keys.aborted_parts(one.key) for one in found] == [(txn, None)]
+    await node.crash()
+    client = await cluster.connect(await cluster.start(settings=QUIET))
+    assert await read_to_sentinel(client, segment, "s") == ["plain in 2"]
 
 
 async def test_no_sidecar_beside_a_ledger_that_is_not_decided(memory_cluster: Cluster) -> None:
