@@ -458,7 +458,9 @@ class ScriptedServer:
 
     def consumer_of(self, segment: str) -> int:
         """The id of the consumer attached last to this segment."""
-        return max(cid for cid, (_, request) in self.consumers.items() if request.segment == segment)
+        attached = [cid for cid, (_, request) in self.consumers.items() if request.segment == segment]
+        assert attached, f"nobody is attached to {segment}"
+        return max(attached)
 
     def deliver(
         self,

@@ -284,6 +284,7 @@ async def test_s7_an_old_layout_with_new_owners_takes_no_segment_away() -> None:
         cluster.segments, cluster.epoch = before, 1
         cluster.announce()
         await settle()
+        assert {LEFT, RIGHT} <= set(attached(server)), "the children were let go"
         server.deliver(LEFT, 0, b"of a child")
         assert (await reader.receive()).value == b"of a child"
 
