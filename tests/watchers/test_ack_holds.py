@@ -122,7 +122,7 @@ def test_p3_a_cumulative_ack_is_kept_off_by_what_another_holds_behind_its_own() 
     assert holds.other_up_to(other, ack_position(PLACES[2], MESSAGES, WHOLE)) == (PLACES[1], TXN)
 
 
-def test_a_cumulative_ack_over_the_ends_of_a_block_and_a_ledger_acks_all_behind_what_is_held() -> None:
+def test_p2_a_cumulative_ack_over_the_ends_of_a_block_and_a_ledger_acks_all_behind_what_is_held() -> None:
     held, *behind = [Position(1, EDGE), Position(1, EDGE + 1), Position(1, EDGE + 2), Position(2, 0)]
     cursor = Cursor(LedgerLengths({1: BLOCK_ENTRIES + 1, 2: 2}), Position(1, EDGE - 1))
     pending = PendingAcks("s", "sub", cursor)

@@ -334,7 +334,7 @@ def test_aborted_entries_are_passed_over_beyond_the_bound() -> None:
     assert cursor.mark_delete == at(11_999)
 
 
-def test_lowest_pending_is_found_among_many_that_are_gone(pending: PendingAcks, cursor: Cursor) -> None:
+def test_p2_lowest_pending_is_found_among_many_that_are_gone(pending: PendingAcks, cursor: Cursor) -> None:
     acked(pending, A, whole(9, 2))
     for round_number in range(200):
         txn_id = TxnId(1, round_number + 1)

@@ -262,19 +262,25 @@ async def test_l8_a_refused_op_fails_all_entries_it_would_have_claimed(gated: Ga
     await (await gated.client.reader(gated.segment)).wait("plain")
 
 
-async def test_v1_a_decision_that_overtakes_the_ack_waits_for_the_op_in_flight(gated: Gated) -> None:
-    """▲ In flight = from before the op is sent: the entry of a committed transaction must not be missed."""
+@pytest.mark.parametrize("held", ["the op's answer", "the append"])
+async def test_v1_a_decision_that_overtakes_the_ack_waits_for_the_op_in_flight(gated: Gated, held: str) -> None:
+    """▲ In flight = from before the op is sent: the entry of a committed transaction must not be missed, nor that of an
+    aborted one be read."""
     producer, reader = await gated.client.producer(gated.segment), await gated.client.reader(gated.segment)
     txn = await gated.cluster.begin()
-    gated.ledgers.hold()
+    if held == "the append":
+        gated.ledgers.hold()
+    else:
+        gated.store.hold_answers(is_write_op)
     sending = producer.send_nowait("late", txn=txn)
-    await until(lambda: gated.ledgers.waiting)
+    await until(lambda: gated.ledgers.waiting or gated.store.applied)
     revision = await gated.cluster.abort(txn)
     followed = gated.broker._shared.decisions
     await followed.wait_followed(revision, timeout_s=5)
     with pytest.raises(TxnConflict):
         await producer.send("behind the decision", txn=txn)
     gated.ledgers.open()
+    gated.store.open()
     await sending
     await producer.send("sentinel", sequence_id=1, previous=0)
     await reader.wait("sentinel")

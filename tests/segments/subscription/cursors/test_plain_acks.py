@@ -43,7 +43,7 @@ async def test_a_plain_ack_of_a_pending_message_is_dropped(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_a_plain_cumulative_ack_over_a_pending_one_acks_the_rest(cluster: Cluster, committed: bool) -> None:
+async def test_p2_a_plain_cumulative_ack_over_a_pending_one_acks_the_rest(cluster: Cluster, committed: bool) -> None:
     """Also in the hands of the next owner, before the transaction is decided. An abort brings back what it held and
     nothing else."""
     [segment] = await cluster.create_topic()
