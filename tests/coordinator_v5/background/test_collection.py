@@ -273,7 +273,7 @@ async def test_a_loser_beyond_the_first_page_of_ops_stays_hidden(disturbed: bool
 
 
 @virtual_time
-async def test_a_committed_ack_stays_with_its_header_until_somebody_applies_it() -> None:
+async def test_e5_p6_a_committed_ack_stays_with_its_header_until_somebody_applies_it() -> None:
     etcd = fresh_etcd()
     process = await Process(etcd, "one").start()
     epoch = await process.own()

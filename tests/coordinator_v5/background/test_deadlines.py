@@ -323,7 +323,7 @@ async def test_an_end_right_behind_a_take_over_takes_the_deadline_key_along() ->
 
 
 @virtual_time
-async def test_the_mark_never_passes_an_open_transaction_without_its_key() -> None:
+async def test_d6_the_mark_never_passes_an_open_transaction_without_its_key() -> None:
     """▲ Invariant checked after every revision, with late index puts that are lost, late and slow."""
     etcd = fresh_etcd()
     settings = CoordinatorSettings(tcids=1, mark_every_s=0.25, sweep_s=0.1)

@@ -40,6 +40,7 @@ async def test_d4_a_successor_finds_every_open_transaction_and_ends_it(at_once: 
     young = [(await one.coordinator.begin(n % 4, timeout_ms=200_000)).txn_id for n in range(12)]
     decided = (await one.coordinator.begin(0)).txn_id
     await one.coordinator.end(decided, commit=True)
+    await asyncio.sleep(1.5 * FOUR.mark_every_s)  # it stays below the young, which have no deadline key yet
     paged = replace(FOUR, headers_at_once=at_once, keys_at_once=at_once)
     with turns_divided_by(1000):  # one at once
         two = await take_over(etcd, one, paged)
