@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
 
 import txnclient
-from tests.cluster import InProcessCluster
+from tests.cluster import InProcessCluster, running_cluster
 from tests.lagging import HeldDecisions, create_over_both, reads_beside
 from tests.processes import read_all
 from tests.waiting import until_answer
 from txnctl.commands.shared.asking import asking
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd
 
 TOPICS = ("topic://acme/orders/placed", "topic://globex/billing/invoices")
 KEYS = [f"key-{number}" for number in range(6)]
@@ -95,13 +101,25 @@ async def nothing_open(url: str) -> None:
         )
 
 
-async def test_a3_ten_thousand_operations_commit_with_one_decision(cluster: InProcessCluster) -> None:
+@pytest.fixture
+async def cluster_at_128(etcd_process: EmbeddedEtcd, tmp_path: Path) -> AsyncIterator[InProcessCluster]:
+    """Over an etcd that is as particular as by default; one that we start ourselves takes 10 000 operations."""
+    await etcd_process.stop()
+    etcd_process.command = msgspec.structs.replace(etcd_process.command, max_txn_ops=128)
+    await etcd_process.start()
+    async with running_cluster(etcd_process.url, tmp_path) as running:
+        yield running
+
+
+async def test_a3_ten_thousand_operations_commit_with_one_decision(cluster_at_128: InProcessCluster) -> None:
     """Each message an entry and an op record of its own: etcd's limits of 128 operations and 1.5 MiB never show."""
-    topic, producers, waves = "topic://public/default/many", 100, 100
+    cluster = cluster_at_128
+    topic, producers, waves = "topic://public/default/many", 500, 20
     operations = producers * waves
     async with cluster.connect(timeout=60.0) as client, contextlib.AsyncExitStack() as stack:
         await client.create_topic(topic, segments=3)
-        # What one producer sends in one go shares an op record, so each sends one message at a time.
+        # What one producer sends in one go shares an op record, so each sends one message at a time; together they send
+        # more than fits into one request.
         many = [await stack.enter_async_context(client.producer(topic)) for _ in range(producers)]
         txn = await client.begin(timeout=100)
         for wave in range(waves):
@@ -117,3 +135,5 @@ async def test_a3_ten_thousand_operations_commit_with_one_decision(cluster: InPr
         assert info["revision"] == result.revision
         async with asking(cluster.url) as ask:
             await until_answer(lambda: ask.ask("store.counts"), lambda counts: not counts["ops"], "no op records")
+    refused = {name: one.store.statistics().splits for name, one in cluster.servers.items()}
+    assert refused == {"control": 0, "broker": 0}, "etcd refused requests for their size"
