@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -52,10 +53,19 @@ async def start(*words: str, url: str | None = None, cwd: str | None = None) -> 
     )
 
 
-async def txnctl(*words: str, url: str | None = None, stdin: str = "", timeout_s: float = TIMEOUT_S) -> Done:
-    """Run to its end. Whatever happened, nobody wants to see a traceback."""
-    run = _run_alone if words[:1] and words[0] in ALONE else _run_ready
-    done = await run(words, url, stdin.encode(), timeout_s)
+async def txnctl(
+    *words: str,
+    url: str | None = None,
+    stdin: str = "",
+    timeout_s: float = TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
+) -> Done:
+    """Run to its end. Whatever happened, nobody wants to see a traceback. `environment`: put in besides."""
+    if words[:1] and words[0] in ALONE:
+        assert environment is None, "those take flags"
+        done = await _run_alone(words, url, stdin.encode(), timeout_s)
+    else:
+        done = await _run_ready(words, _environment(url) | dict(environment or {}), stdin.encode(), timeout_s)
     assert "Traceback" not in done.err, done.err
     return done
 
@@ -71,9 +81,9 @@ async def _run_alone(words: tuple[str, ...], url: str | None, stdin: bytes, time
     return Done(process.returncode if process.returncode is not None else -1, out.decode(), err.decode())
 
 
-async def _run_ready(words: tuple[str, ...], url: str | None, stdin: bytes, timeout_s: float) -> Done:
+async def _run_ready(words: tuple[str, ...], environment: dict[str, str], stdin: bytes, timeout_s: float) -> Done:
     """As a fork of `tests.txnctl.ready_commands`: most of what a short command costs is what it imports."""
-    request = {"words": words, "environment": _environment(url), "folder": os.getcwd()}
+    request = {"words": words, "environment": environment, "folder": os.getcwd()}
     (its_stdin, to), *outputs = [os.pipe() for _ in range(4)]
     theirs = [its_stdin, *(to_us for _, to_us in outputs)]
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import traceback
 from pathlib import Path
 
 import pytest
 
+from tests.txnctl.command_line import txnctl
 from txnctl.cli import serve
 from txnctl.process.settings import (
     BYTES,
@@ -48,23 +50,34 @@ def test_roles_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(None).roles == ("broker", "admin")
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ({"roles": "broker,king"}, "unknown role king"),
-        ({"id": "a b"}, "server id 'a b'"),
-        ({"tcids": 0}, "tcids"),
-        ({"lease_ttl_s": 0.1}, "lease_ttl_s"),
-        ({"colour": "red"}, "colour"),
-        ({"log_level": "loud"}, "log_level: expected debug, info, warning or error"),
-        ({"etcd": "nonsense"}, "etcd endpoint 'nonsense': expected http://host:port"),
-        ({"etcd": ""}, "no etcd endpoint is given"),
-        ({"etcd_ca": "/nowhere.pem", "etcd": "https://e:1"}, "etcd_ca: there is no such file"),
-    ],
-)
+WRONG: list[tuple[dict[str, object], str]] = [
+    ({"roles": "broker,king"}, "unknown role king"),
+    ({"id": "a b"}, "server id 'a b'"),
+    ({"tcids": 0}, "tcids"),
+    ({"lease_ttl_s": 0.1}, "lease_ttl_s"),
+    ({"log_level": "loud"}, "log_level: expected debug, info, warning or error"),
+    ({"etcd": "nonsense"}, "etcd endpoint 'nonsense': expected http://host:port"),
+    ({"etcd": ""}, "no etcd endpoint is given"),
+    ({"etcd_ca": "/nowhere.pem", "etcd": "https://e:1"}, "etcd_ca: there is no such file"),
+]
+
+
+@pytest.mark.parametrize(("flags", "named"), [*WRONG, ({"colour": "red"}, "colour")])
 def test_wrong_settings_are_named(flags: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
         load(None, **flags)
+
+
+@pytest.mark.parametrize(("settings", "named"), WRONG, ids=[named for _, named in WRONG])
+async def test_a_wrong_environment_ends_what_shows_settings_as_it_ends_what_serves_by_them(
+    settings: dict[str, object], named: str
+) -> None:
+    environment = {f"TXN_{name.upper()}": str(value) for name, value in settings.items()}
+    shown, served = await asyncio.gather(
+        *(txnctl(command, environment=environment, timeout_s=60.0) for command in ("settings", "serve"))
+    )
+    assert (shown.code, shown.out, named in shown.err) == (2, "", True), shown
+    assert (served.code, served.err) == (shown.code, shown.err)
 
 
 def test_each_of_several_wrong_settings_is_named() -> None:
