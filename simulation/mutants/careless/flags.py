@@ -27,12 +27,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a commit behind the deadline asks for an abort, which is ok",
         section="§6",
         file="txnwire/errors.py",
-        old=(
-            "    code = pb.ERROR_CODE_INVALID_TXN_STATE\n"
-            "    grpc_status = grpc.StatusCode.FAILED_PRECONDITION\n"
-            "    requires_abort = True\n"
-        ),
-        new="    code = pb.ERROR_CODE_INVALID_TXN_STATE\n    grpc_status = grpc.StatusCode.FAILED_PRECONDITION\n",
+        old="    requires_abort = True\n\n\nclass TxnTimedOut",
+        new="    requires_abort = False\n\n\nclass TxnTimedOut",
         tests=(f"{OBEYED}test_a_commit_behind_the_deadline_asks_for_an_abort_which_is_ok",),
         why_tests=SELDOM,
     ),
