@@ -28,16 +28,14 @@ from txnwire.errors import InvalidArgument
 )
 def test_free_text_of_clients_stays_in_its_cell(name: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     show_rows([{"name": name, "state": "COMMITTED"}], ["name", "state"], Format.TABLE, empty="none")
-    _, row = capsys.readouterr().out.splitlines()
-    assert row == f"{shown}  COMMITTED"
+    assert capsys.readouterr().out.splitlines()[1:] == [f"{shown}  COMMITTED"]
 
 
 def test_properties_stay_in_their_cell_like_names(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON writes out the control characters of ASCII alone; U+009B begins an escape sequence, too."""
     row = {"properties": {"a": "\x9b2K\u2028\u202etxet"}, "key": "k"}
     show_rows([row], ["properties", "key"], Format.TABLE, empty="none")
-    _, shown = capsys.readouterr().out.splitlines()
-    assert shown == '{"a":"\\x9b2K\\u2028\\u202etxet"}  k'
+    assert capsys.readouterr().out.splitlines()[1:] == ['{"a":"\\x9b2K\\u2028\\u202etxet"}  k']
 
 
 async def test_input_that_cannot_be_read_ends_produce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
