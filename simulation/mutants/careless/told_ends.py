@@ -110,6 +110,6 @@ MUTANTS: tuple[Mutant, ...] = (
         TRANSACTION,
         "        if self._state in (TransactionState.COMMITTED, TransactionState.ABORTED):\n            return\n",
         "",
-        "tests/txnclient/transactions",
+        f"{OBEYING}who_leaves_what_it_has_ended_knows_how_it_ended",
     ),
 )

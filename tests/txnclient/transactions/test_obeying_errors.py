@@ -159,6 +159,19 @@ def test_who_has_left_takes_no_further_part_and_ends_nothing() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("state", [TransactionState.COMMITTED, TransactionState.ABORTED])
+def test_who_leaves_what_it_has_ended_knows_how_it_ended(state: TransactionState) -> None:
+    async def scenario() -> None:
+        async with connected() as (_, client):
+            txn = await client.begin(name=NAME)
+            ended = await (txn.commit() if state is TransactionState.COMMITTED else txn.abort())
+            await txn.leave()
+            assert txn.state is state
+            assert await (txn.commit() if state is TransactionState.COMMITTED else txn.abort()) == ended
+
+    run(scenario())
+
+
 def test_only_a_named_transaction_can_be_left() -> None:
     async def scenario() -> None:
         async with connected() as (_, client):
