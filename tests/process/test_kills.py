@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import txnclient
-from tests.process.transaction_job import COMMITTED, COMMITTING, STEPS, Job
+from tests.process.test_brokers import store_of
+from tests.process.transaction_job import ACKED, BEGUN, COMMITTED, COMMITTING, STEPS, WRITTEN, Job
 from tests.processes import kill, process_cluster, read_all
 from tests.test_atomicity import nothing_open
 from tests.waiting import until_answer
 from txnctl.commands.shared.asking import asking
 from txnctl.launch.dev import DevCluster
+from txnstore import keys
 from txnstore.etcd.embedded_etcd import wait_stopped
+from txnstore.store import StoreWatch
 
 VICTIMS = (("broker-1",), ("server",), ("etcd",), ("etcd", "server", "broker-1"))
+COMMITS = 6
+GAP_S = 0.0005
+"""Between the beginnings of commits."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -38,13 +46,10 @@ async def test_a1_all_or_nothing_whichever_server_is_killed_after_whichever_step
     """And the death of a broker aborts nothing: what it had answered is there again."""
     jobs: dict[str, tuple[Job, bool]] = {}
     async with txnclient.connect(cluster.url) as client:
-        for number, step in enumerate(STEPS):
-            beside: list[asyncio.Task[None]] = []
+        for number, step in enumerate((BEGUN, WRITTEN, ACKED, COMMITTED)):
 
-            async def after(done: str, step: str = step, beside: list[asyncio.Task[None]] = beside) -> None:
-                if done == step == COMMITTING:
-                    beside.append(asyncio.create_task(kill(cluster, *victims)))
-                elif done == step:
+            async def after(done: str, step: str = step) -> None:
+                if done == step:
                     await kill(cluster, *victims)
 
             job = Job(client, number)
@@ -52,10 +57,70 @@ async def test_a1_all_or_nothing_whichever_server_is_killed_after_whichever_step
             committed = await job.run(after)
             assert committed or step != COMMITTED, "an answered commit was taken back"
             assert committed or victims != ("broker-1",), f"aborted for a broker that died when {step}"
-            await asyncio.gather(*beside)
             await cluster.wait_ready()
             jobs[step] = job, committed
+        within = await KillWithin(cluster, victims).outcomes([Job(client, len(jobs) + more) for more in range(COMMITS)])
+        await cluster.wait_ready()
+        jobs |= {f"{COMMITTING}, {number}": of for number, of in enumerate(within)}
         await asyncio.gather(*(judge(step, *of) for step, of in jobs.items()))
+
+
+class KillWithin:
+    """Kills as soon as etcd has decided the first of some commits, which are begun one behind another. The first goes
+    on; the others, which may have come anywhere, are given up and aborted. The last is begun behind the kill."""
+
+    def __init__(self, cluster: DevCluster, victims: tuple[str, ...]) -> None:
+        self._cluster = cluster
+        self._victims = victims
+        self._all_there = asyncio.Barrier(COMMITS)
+        self._killed = asyncio.Event()
+
+    async def outcomes(self, jobs: list[Job]) -> list[tuple[Job, bool]]:
+        """Each job, and whether it committed."""
+        await asyncio.gather(*(job.prepare() for job in jobs))
+        ways = [self._kill_when_decided, *(partial(self._give_up, number) for number in range(1, len(jobs)))]
+        async with asyncio.timeout(90):
+            committed = await asyncio.gather(*(job.run(nothing, way) for job, way in zip(jobs, ways, strict=True)))
+        assert committed[0], "what etcd had decided was taken back"
+        assert not committed[-1] or "server" not in self._victims, "committed though all who could were dead"
+        return list(zip(jobs, committed, strict=True))
+
+    async def _kill_when_decided(self, txn: txnclient.Transaction) -> None:
+        async with store_of(self._cluster) as store:
+            header = store.watch(keys.txn(txn.id), keys.prefix_end(keys.txn(txn.id)), from_revision=1)
+            await until_version(header, 1)
+            await self._all_there.wait()
+            committing = asyncio.create_task(txn.commit())
+            await until_version(header, 2)
+            killing = asyncio.create_task(kill(self._cluster, *self._victims))
+            await asyncio.sleep(0)
+            self._killed.set()
+        await killing
+        await committing
+
+    async def _give_up(self, number: int, txn: txnclient.Transaction) -> None:
+        await self._all_there.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if number == COMMITS - 1 else number * GAP_S):
+                await self._killed.wait()
+        committing = asyncio.create_task(txn.commit())
+        await asyncio.sleep(0)
+        await self._killed.wait()
+        committing.cancel()
+        await asyncio.gather(committing, return_exceptions=True)
+        raise txnclient.Timeout("given up")
+
+
+async def until_version(header: StoreWatch, wanted: int) -> None:
+    """Until etcd shows that version: the second one decides."""
+    async with asyncio.timeout(60):
+        async for batch in header:
+            if any(event.record.version == wanted for event in batch.events):
+                return
+
+
+async def nothing(_: str) -> None:
+    pass
 
 
 async def judge(step: str, job: Job, committed: bool) -> None:

@@ -12,6 +12,7 @@ import txnclient
 from tests.processes import read_all
 
 BEGUN, WRITTEN, ACKED, COMMITTING, COMMITTED = STEPS = ("begun", "written", "acked", "committing", "committed")
+Commit = Callable[[txnclient.Transaction], Awaitable[object]]
 
 
 def outputs_of(topic: str) -> list[bytes]:
@@ -33,8 +34,8 @@ class Job:
             async with await self.client.producer(topic) as producer:
                 await producer.send(b"input of " + topic.encode(), key="k")
 
-    async def run(self, after: Callable[[str], Awaitable[None]]) -> bool:
-        """Whether it committed. `after` is called with each step."""
+    async def run(self, after: Callable[[str], Awaitable[None]], commit: Commit = txnclient.Transaction.commit) -> bool:
+        """Whether it committed; if not, it was aborted. `after` is called with each step."""
         consumers = [await self.client.consumer(topic, "job") for topic in self.inputs]
         received = [await consumer.receive(timeout=20) for consumer in consumers]
         txn = await self.client.begin(timeout=60)
@@ -46,7 +47,7 @@ class Job:
                 await consumer.ack(message, txn=txn)
             await after(ACKED)
             await after(COMMITTING)
-            await txn.commit()
+            await commit(txn)
             await after(COMMITTED)
             return True
         except txnclient.TxnError as error:
