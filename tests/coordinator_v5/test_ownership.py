@@ -189,6 +189,7 @@ async def test_an_id_of_another_process_is_not_given_up() -> None:
         assert record.value == taken.value
 
 
+@pytest.mark.leaves("leases", "that of a namesake, which is none of this process")
 @virtual_time
 async def test_an_id_on_another_lease_of_its_name_is_not_given_up() -> None:
     """▲ A process ends only its own: a namesake may serve this one."""

@@ -99,6 +99,7 @@ async def test_e2_a_claim_whose_answer_is_lost_is_recognized_by_its_lease(fate: 
     assert (record.create_revision, record.lease) == (leadership.epoch, leadership.lease_id)
     assert leadership.lease_id == 1  # the very first claim, not another one after it
     assert elected_leases(etcd) == [1]
+    await leadership.resign()
     await store.close()
 
 
@@ -130,6 +131,7 @@ async def test_a_claim_that_was_overtaken_leaves_no_lease_behind() -> None:
     assert elected_leases(etcd) == [leadership.lease_id]
     overtaken.cancel()
     await asyncio.gather(overtaken, return_exceptions=True)
+    await leadership.resign()
     await slow.close()
     await quick.close()
 
@@ -169,6 +171,7 @@ async def test_a_holder_that_cannot_reach_the_store_counts_itself_out_before_the
     assert etcd.mvcc.get(KEY, 0) is not None
     successor = await election(other, "b").campaign()
     assert successor.epoch > leadership.epoch
+    await successor.resign()
     await paused.close()
     await other.close()
 
@@ -188,6 +191,7 @@ async def test_e1_a_candidate_that_was_away_while_the_term_ended_and_was_compact
     away.memory_backend.reconnect()
     successor = await asyncio.wait_for(waiting, 60.0)
     assert successor.epoch > leadership.epoch
+    await successor.resign()
     await there.close()
     await away.close()
 

@@ -98,6 +98,7 @@ async def test_of_two_brokers_of_one_name_the_later_one_has_it_and_the_earlier_w
     await later.close()
     second = await again
     assert (second.valid(), told[-1]) == (True, None)
+    await second.close()
     for store in stores:
         await store.close()
 

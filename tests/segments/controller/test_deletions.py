@@ -467,6 +467,7 @@ class OwnersOfAnotherTime:
         raise Timeout(f"{segment} did not answer")
 
 
+@pytest.mark.leaves("leases", "its holder reaches the store no more")
 @virtual_time
 async def test_the_end_of_a_term_is_no_failure_of_the_deletions_under_way() -> None:
     etcd, clock = MemoryEtcd(LoopClock()), LoopClock()

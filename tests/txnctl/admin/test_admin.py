@@ -101,6 +101,7 @@ async def owners() -> AsyncIterator[Owners]:
         await directory.start()
         closing.push_async_callback(directory.close)
         lease = await store.grant_lease(1e6)
+        closing.push_async_callback(lease.revoke)
         topology = directory.topic(TOPIC.path)
         assert topology is not None
         for number, path in enumerate(topology.paths.values()):

@@ -62,6 +62,7 @@ async def test_a_cut_has_every_open_and_every_aborted_transaction_of_its_segment
         await directory.start()
         closing.push_async_callback(directory.close)
         lease = await store.grant_lease(1e6)
+        closing.push_async_callback(lease.revoke)
         owner = Put(keys.owner(SEGMENT), encode(OwnerRecord(broker="b", address="h:1")), lease.id)
         await store.commit(Commit(puts=(owner,)))
         await until(lambda: directory.owner(SEGMENT) is not None)
