@@ -2,6 +2,14 @@
 
 The model knows for each transaction what may be true: open, or decided one way. Whatever is told must fit, never
 change, and be what etcd holds; in the end nothing is open and every outcome can still be asked for.
+
+Leaves out: names (`test_whatever_is_lost_a_name_has_one_story`), transaction keys (`test_key_model.py`), ops, which
+hold headers (`test_e5_a_header_stays_while_an_op_of_it_remains`), begins and announcements that are repeated
+(`test_d7_a_begin_whose_reply_was_lost_leaves_one_transaction`,
+`test_a_client_that_comes_back_in_time_keeps_its_transactions`), coordinators that die
+(`test_d4_coordinators_come_go_die_and_sleep_and_every_transaction_is_decided_once`), a full etcd (`test_full.py`),
+clocks that are stepped (`test_d6_stepping_the_wall_clock_aborts_nothing_and_delays_nothing`), outcomes that expire
+(`test_outcome_blocks_expire_after_seven_days_untouched`).
 """
 
 from __future__ import annotations

@@ -4,6 +4,17 @@ was sent and what became of it, per subscription the set of what was acked.
 The production code runs in this process, in virtual time, over the store in memory and the simulated network and disk.
 A layout change or a kill may hit in the midst of whatever comes next. `LAYOUT_EXAMPLES` sets how many runs there are
 (`make machine EXAMPLES=…`).
+
+Leaves out: several consumers of a subscription
+(`test_a_consumer_that_dies_while_it_drains_a_parent_leaves_it_to_another`), nacks
+(`test_a_queue_reads_parents_and_children_at_once_and_leaves_what_is_drained`), cumulative acks
+(`test_p2_s7_a_cumulative_ack_over_a_pending_one_drains_a_parent_once_that_is_decided`), seeks
+(`test_a_seek_over_a_layout_reads_drained_parents_again_and_their_children_behind_them`), values in pieces
+(`test_a7_s1_a_value_in_pieces_over_a_split_comes_once_and_what_is_left_of_it_in_the_parent_holds_nothing_up`),
+retention and pruning (`test_s9_changes_without_end_leave_nothing_behind`), topics and subscriptions that are deleted
+(`test_s8_a_topic_is_deleted_amid_its_changes_and_leaves_nothing`,
+`test_p9_a_subscription_made_anew_reads_what_the_one_before_it_had_drained`), faults of etcd and of disks (the
+simulation).
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""The transaction buffer against a model that keeps every entry and asks each one on its own."""
+"""The transaction buffer against a model that keeps every entry and asks each one on its own.
+
+Leaves out: more than one ledger (`test_v1_first_entry_of_a_ledger_holds_readers_at_the_ledgers_start`), sidecars and
+trimming (`test_r3_losers_of_one_transaction_go_into_the_sidecars_of_their_own_ledgers`), records without a position
+(`test_r3_record_with_an_unknown_position_goes_with_everything_before_the_first_ledger_of_this_owner`), a batch that is
+durable as its owner dies unaware (`test_leftover_whose_aborted_record_is_durable_already_is_not_recorded_again`),
+fenced transactions (`test_operation_in_a_fenced_transaction_is_expired`), cuts
+(`test_a_cut_shows_the_moment_of_its_first_step`, `tests/segments/controller/test_cut_model.py`), what is unsettled at a
+revision (`test_what_was_decided_earlier_is_unsettled_too_while_an_operation_is_in_flight`).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,12 @@
 
 Clients connect, begin, commit, vanish and come back; whatever they ever sent may be delivered once more, later and
 elsewhere; answers are lost, writes land late, coordinators sleep. Then every fault ends, and a new holder gets to work.
+
+Leaves out: aborts by the holder (`test_l2_a_delayed_end_never_ends_the_next_transaction_of_the_key`), several keys
+(`test_all_keys_of_a_connection_and_all_of_a_coordinator_id_are_forgotten_with_it`), holders that never come back
+(`test_k7_transactions_of_a_holder_that_never_comes_back_end_after_the_grace`), coordinators that die
+(`test_a_killed_coordinator_s_keyed_transaction_is_its_client_s_at_the_successor`), a full etcd
+(`test_a_full_store_lets_a_holder_fence_another_one_but_begins_and_makes_nothing_new`).
 """
 
 from __future__ import annotations

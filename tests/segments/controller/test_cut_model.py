@@ -1,7 +1,15 @@
 """A snapshot against a world that goes on while the cut is taken: exactly what was committed at R (DESIGN §10).
 
 Owners change and those that were go on answering, decisions reach them late, writes are in flight for long, headers are
-collected, segments split. Mutations that must die here are listed in `docs/architecture.md`, "Rules".
+collected, segments split. Mutants of it are those of §10 in `simulation/mutants/streams/segments.py`.
+
+Leaves out: topics and owners that are gone (`test_a_topic_or_an_owner_that_is_gone_has_the_cut_begun_again`), reads
+that the store does not answer (`test_a_cut_is_begun_again_whichever_question_the_store_does_not_answer`), answers that
+never come (`test_an_answer_that_cannot_come_ends_by_its_time_limit_or_with_the_segment`), more than an answer can name
+(`test_more_transactions_than_an_answer_can_name_are_said_to_be_too_many`), a least revision
+(`test_a_cut_is_taken_once_the_store_has_come_to_the_revision_that_is_asked_for`), what is trimmed
+(`test_x2_who_follows_from_a_snapshot_on_is_told_what_retention_has_taken_before_it`) and pruned
+(`test_a_segment_on_its_way_out_of_the_graph_is_not_asked`).
 """
 
 from __future__ import annotations

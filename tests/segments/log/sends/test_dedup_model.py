@@ -1,4 +1,13 @@
-"""Dedup against clients that resend until they are answered: the log holds what they were told, once, in order."""
+"""Dedup against clients that resend until they are answered: the log holds what they were told, once, in order.
+
+Leaves out: several producers (`test_names_do_not_disturb_each_other`), other incarnations
+(`test_other_incarnation_of_a_name_starts_anew`), two connections at once
+(`test_l10_second_connection_of_a_name_fences_the_first_whatever_its_incarnation`), entries of several messages
+(`test_pipelined_entries_are_stored_in_order_gaps_between_their_ids_included`), another content under the same ids
+(`test_same_ids_with_other_extent_are_another_content`), producers that are idle
+(`test_idle_producers_expire_connected_and_busy_ones_never`), snapshots in turns
+(`test_l7_a_snapshot_taken_in_turns_has_every_producer`), numbered producers (`test_numbered.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The cursor against a set of acked messages, with crashes and writes that go through in parts."""
+"""The cursor against a set of acked messages, with crashes and writes that go through in parts.
+
+Leaves out: seeks (`test_seek_is_the_one_way_back`, `test_a_sought_mark_never_stands_beside_older_acks`), lost compares
+(`test_p6_lost_compare_merges_and_never_goes_back`), acks around pending ones
+(`test_what_is_acked_around_others_is_stored_over_blocks_and_ledgers`), room promised to a queue's consumers
+(`test_what_a_queue_gives_out_may_be_acked_message_by_message_however_much_of_it_is`), the bound by bytes
+(`test_p8_entries_acked_in_part_take_room_by_their_size_until_they_are_acked_whole`), ledgers that are trimmed
+(`test_what_is_trimmed_counts_as_consumed_by_each_subscription`).
+"""
 
 from __future__ import annotations
 

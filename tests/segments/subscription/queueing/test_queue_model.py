@@ -2,6 +2,17 @@
 
 At every step no message is with two consumers, nothing open or aborted is with anybody, and counts are right; at the
 end, whatever happened, everything that is not acked comes, and once it is acked nothing is left (nothing is lost).
+
+Leaves out, of the queue: reading uncommitted
+(`test_v7_reading_uncommitted_nothing_is_set_aside_and_aborted_ones_are_shown`), writers that do not count
+(`test_v8_aborted_is_acked_away_wherever_it_stands`), what comes back uncounted
+(`test_what_nobody_has_begun_comes_again_uncounted`), consumers that take entries only whole
+(`test_a_consumer_that_cannot_share_gets_whole_entries`), whether a value can still become complete
+(`test_a_value_whose_last_piece_waits_for_its_consumer_s_permits_may_complete`), a cursor without room
+(`test_the_queue_reads_no_further_than_the_cursor_has_room_for_acks`), the next owner
+(`test_the_next_owner_gives_out_the_first_entry_however_full_the_cursor_is`), a seek
+(`test_a_seek_makes_it_wait_anew_and_leaves_no_room_taken`), acks of one message in two transactions
+(`test_p3_a_second_transaction_conflicts_until_the_first_has_aborted`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,14 @@
 """S5, S11, L7 at random: producers write while segments are sealed, split, merged, given up and pruned of their
 owners, connections are cut and answers lost. What is acked is stored once, in the order of each key; nothing is stored
-in a child before all that the producer has in its ancestors is."""
+in a child before all that the producer has in its ancestors is.
+
+Leaves out: values in pieces (`test_a7_two_values_in_pieces_are_moved_in_order`), messages without a key
+(`test_messages_without_a_key_stay_together_and_in_order`), segments that the layout has forgotten
+(`test_what_was_written_to_a_forgotten_segment_is_of_unknown_outcome_and_never_sent_again`), a second producer of the
+name (`test_l10_a_fenced_producer_is_told_and_loses_nothing_that_was_acked`), a close
+(`test_flush_and_close_wait_for_all_that_was_divided`), numbered producers
+(`test_over_splits_and_merges_every_ancestor_is_asked`), brokers of our own (`test_moving_with_cluster.py`).
+"""
 
 from __future__ import annotations
 
