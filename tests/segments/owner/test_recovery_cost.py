@@ -20,15 +20,16 @@ from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
-from txnstore.records import Watermark
-from txnstore.store import Commit, Delete, KeyValue, MetadataStore
+from txnstore.records import OutcomeBlock, Watermark
+from txnstore.store import Commit, Delete, KeyValue, MetadataStore, Put
 from txnwire.clock import SystemClock
-from txnwire.ids import EARLIEST, Position
+from txnwire.ids import EARLIEST, Position, TxnId
 
 QUIET = BrokerSettings(lease_ttl_s=60.0, claim_retry_s=0.05, housekeeping_s=3600.0, cursor_flush_s=0.01)
 OPEN = 3
 COUNTED = (
-    keys.TXN, keys.TXN_OP, keys.INDEXES, keys.SEGMENT_STATE, keys.LEDGER, keys.LEDGER_PAGE, keys.CURSOR, keys.OWNER,
+    keys.TXN, keys.TXN_OP, keys.TXN_OUTCOME, keys.INDEXES, keys.SEGMENT_STATE, keys.LEDGER, keys.LEDGER_PAGE,
+    keys.CURSOR, keys.OWNER,
 )  # fmt: skip
 """What there is more of with every transaction, ledger or ack."""
 A_ROUND = [f"{what} {value}" for value in range(3) for what in ("committed", "plain")]
@@ -125,6 +126,9 @@ async def live_through(cluster: Cluster, client: Client, served: Segment, rounds
         await consumer.ack(consumer.messages[-1], cumulative=True)
         for txn in (committed, aborted, acking):
             await cluster.collect(txn)
+        outcomes = records.encode(OutcomeBlock(decided="", committed="", touched_ms=1))
+        block = keys.outcome_block(TxnId(1, number * keys.OUTCOMES_PER_BLOCK))
+        await cluster.store.commit(Commit(puts=(Put(block, outcomes),)))
         await served.roll()
     await served.keep(Retention())
     await wait_stored_watermark(cluster, served)
