@@ -23,6 +23,8 @@ SECONDS = float(os.environ.get("SUSTAINED_SECONDS", "10"))
 PER_SECOND = 60
 QUOTA = 800_000
 """A transaction takes 1.6 KB of etcd's file: full after 500, but for what is compacted. A minute has 3 600."""
+SHARE = 0.85
+"""Of what the rate asks for must be done: 510 in ten seconds, more than the quota holds."""
 VALUE_BYTES = 8_000
 """So large that ledgers are closed every few seconds: aborted records leave etcd with them."""
 TOPIC = "topic://public/default/sustained"
@@ -70,7 +72,7 @@ async def test_e7_transactions_at_a_fixed_rate_pass_through_a_real_etcd_s_small_
                 load = CallLoad(SystemClock(), seconds=SECONDS, concurrency=1, per_second=PER_SECOND)
                 largest = await largest_file(store, asyncio.create_task(load.run([transaction])))
             assert load.measured.errors == {}
-            assert sum(done.values()) + load.measured.behind >= SECONDS * PER_SECOND * 0.9
+            assert sum(done.values()) >= SHARE * SECONDS * PER_SECOND, f"and {load.measured.behind} were not begun"
             async with client.reader(TOPIC, end="latest") as reader:
                 assert len([message async for message in reader]) == done[True]
         async with asyncio.timeout(30), asking(cluster.url) as ask:
