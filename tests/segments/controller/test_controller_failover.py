@@ -201,6 +201,7 @@ async def test_a_crash_between_the_writes_of_a_first_join_is_taken_up(fate: Fate
         request = joining("w", start=pb.Start(latest=True))
         interrupted = asyncio.create_task(a.controller.join(request, Inbox()))
         await asyncio.sleep(0.1)
+        assert a.fates.commits == [], "nothing was injected"
         a.kill()
         await b.controller.wait_leading(timeout_s=10.0)
         reply = await b.controller.join(request, Inbox())
@@ -370,6 +371,7 @@ async def test_e2_an_election_whose_answer_is_lost_is_won_once(fate: Fate) -> No
     await process.start()
     try:
         await process.controller.wait_leading(timeout_s=5.0)
+        assert process.fates.commits == [], "nothing was injected"
         record = etcd.mvcc.get(keys.leader(CONTROLLER), 0)
         assert record is not None
         assert process.controller.statistics().epoch == record.create_revision

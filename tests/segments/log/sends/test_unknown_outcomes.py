@@ -25,6 +25,7 @@ from txnwire.ids import TxnId
 LOST = Fate(arrive_s=None, fail_s=0.01)
 SILENT = Fate(arrive_s=0.0, fail_s=0.01)
 LATE = Fate(arrive_s=0.03, fail_s=0.01)
+NOT_INJECTED = "nothing was injected"
 
 
 class Faults:
@@ -33,6 +34,8 @@ class Faults:
     def __init__(self, seed: int = 0) -> None:
         self.script: list[Fate] = []
         self.share = 0.0
+        self.met = 0
+        """How many have met something by chance."""
         self._random = random.Random(seed)
 
     def fate(self, request: str, client: str) -> Fate:
@@ -40,7 +43,10 @@ class Faults:
             return NO_FAULT
         if self.script:
             return self.script.pop(0)
-        return self._random.choice([LOST, SILENT, LATE]) if self._random.random() < self.share else NO_FAULT
+        if self._random.random() >= self.share:
+            return NO_FAULT
+        self.met += 1
+        return self._random.choice([LOST, SILENT, LATE])
 
     def watch_delay_s(self, client: str) -> float:
         return self._random.random() * 0.005
@@ -66,12 +72,14 @@ async def test_e2_an_op_whose_answer_is_lost_is_neither_lost_nor_doubled(
     writing, acking, late = [await cluster.begin() for _ in range(3)]
     faults.script = [fate]
     await producer.send("m", txn=writing)
+    assert faults.script == [], NOT_INJECTED
     assert len(await cluster.ops(writing)) == 1
     await cluster.commit(writing)
     await consumer.wait("m")
     await cluster.wait_no_ops(writing)
     faults.script = [fate]
     await consumer.ack(consumer.messages[0], txn=acking)
+    assert faults.script == [], NOT_INJECTED
     assert len(await cluster.ops(acking)) == 1
     await cluster.abort(acking)
     await until(lambda: consumer.rewinds == 1)
@@ -80,6 +88,7 @@ async def test_e2_an_op_whose_answer_is_lost_is_neither_lost_nor_doubled(
     faults.script = [fate]
     with pytest.raises(TxnConflict):
         await producer.send("late", txn=late)
+    assert faults.script == [], NOT_INJECTED
     await cluster.wait_no_ops(acking)
     assert await cluster.ops(late) == []
     await cluster.close()
@@ -246,6 +255,7 @@ async def test_e2_under_faults_and_crashes_exactly_the_committed_is_read_and_not
     for writer in writers:
         writer.running = False
     await asyncio.gather(*tasks)
+    assert faults.met, NOT_INJECTED
     faults.share = 0.0
 
     reader = await (await connect()).reader(segment)
