@@ -136,7 +136,10 @@ async def test_checkpoints(cluster: InProcessCluster, tmp_path: Path) -> None:
         for batch in answer["batches"]:
             expect("spark checkpoint", batch, part=1, also=besides)
             assert besides <= set(batch)
+            assert batch["sources"]
+            for source in batch["sources"]:
+                expect("spark checkpoint", source, part=2)
             for offset in batch["offsets"]:
-                expect("spark checkpoint", offset, part=3)
-        expect("spark checkpoint", answer["restart"], part=4, also=besides)
+                expect("spark checkpoint", offset, part=4)
+        expect("spark checkpoint", answer["restart"], part=5, also=besides)
         assert besides <= set(answer["restart"])
