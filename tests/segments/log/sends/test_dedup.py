@@ -69,6 +69,20 @@ def test_entry_is_admitted_only_right_behind_the_one_it_names(dedup: Dedup[str],
     producer.new(7, 5)
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_l8_an_entry_that_names_one_before_the_last_is_refused(
+    dedup: Dedup[str], producer: Producer, stored: bool
+) -> None:
+    """▲ Its sender knows nothing of 5, which is here: with 7 stored, another 5 would look like a repeat."""
+    first, second = producer.new(0, -1), producer.new(5, 0)
+    if stored:
+        dedup.stored(first, at(0), NOW_S)
+        dedup.stored(second, at(1), NOW_S)
+    with pytest.raises(SequenceGap, match="entry 7 names 0 as its predecessor, but the last one here is 5"):
+        producer.send(7, 0)
+    producer.new(7, 5)
+
+
 def test_first_entry_names_no_predecessor(producer: Producer) -> None:
     with pytest.raises(SequenceGap, match="the last one here is -1"):
         producer.send(7, 3)
@@ -102,6 +116,18 @@ def test_l8_failure_in_the_middle_keeps_what_is_before_it(dedup: Dedup[str], pro
     skipping = producer.new(9, 1)
     dedup.stored(skipping, at(1), NOW_S)
     assert dedup.last_sequence_id("p", 0xABC) == 9
+
+
+def test_l8_an_entry_that_has_failed_is_not_stored_in_place_of_its_resend(
+    dedup: Dedup[str], producer: Producer
+) -> None:
+    """▲ Whoever sent it was told that it failed: the answer to the resend is the one that counts."""
+    failed = producer.new(1, -1)
+    dedup.failed(failed)
+    resent = producer.new(1, -1)
+    with pytest.raises(InternalError, match="out of order"):
+        dedup.stored(failed, at(0), NOW_S)
+    assert dedup.stored(resent, at(1), NOW_S) == ["1"]
 
 
 def test_stored_out_of_order_is_an_error(dedup: Dedup[str], producer: Producer) -> None:
