@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,9 +15,11 @@ from tests.segments.owner.gated_owner import Gated
 from tests.segments.owner.owner_clients import connected
 from tests.segments.owner.seals import begin, give_up
 from tests.waiting import until
-from txnstore import keys
+from txnstore import keys, records
+from txnstore.records import Watermark
 from txnwire.entry import OutgoingMessage, encode_entry
 from txnwire.errors import InvalidArgument, NotAllowed, NotOwner, ProducerFenced, SegmentSealed, StoreUnavailable
+from txnwire.ids import Position
 from txnwire.numbers import Numbers, ids_of
 from txnwire.proto import txn_pb2 as pb
 
@@ -88,6 +91,27 @@ async def test_what_is_stored_is_told_over_crashes_and_handovers(cluster: Cluste
         node, client = await connected(cluster)
         told = await take(client, segment, epoch)
         assert (told.taken, told.sealed, told.all_below, ids_of(told.id_steps)) == (True, False, 7, [7, 9])
+
+
+async def test_what_is_stored_below_the_watermark_is_told_by_the_next_owner_too(cluster: Cluster) -> None:
+    """▲ All behind the last footer is read for its ids, decided or not: what is not told, the next life sends again."""
+    [segment] = await cluster.create_topic()
+    node = await cluster.start(settings=replace(cluster.settings, cursor_flush_s=0.01))
+    client = await cluster.connect(node)
+    await take(client, segment, 1)
+    life = await open_at(client, segment, 1)
+    for one in (3, 7):
+        await life.send(one)
+    last = Position(1, 1)
+
+    async def passed() -> bool:
+        found = await cluster.store.get(keys.watermark(segment))
+        return found is not None and records.decode(Watermark, found.value, key=found.key).position >= last
+
+    await until(passed, f"a watermark at {last}", within_s=10.0)
+    await node.crash()
+    _, client = await connected(cluster)
+    assert ids_of((await take(client, segment, 2)).id_steps) == [3, 7]
 
 
 async def test_an_earlier_life_stores_nothing_behind_the_answer_not_even_under_the_next_owner(
