@@ -21,7 +21,7 @@ from txnstore.writes.key_transitions import (
     read_begin_keyed_verdict,
     read_key,
 )
-from txnstore.writes.transitions import decide, plan_end, plan_give_up_tcid, plan_take_tcid
+from txnstore.writes.transitions import decide, plan_end, plan_give_up_tcid, plan_late_index, plan_take_tcid
 from txnwire.errors import ExpiredTransaction, InvalidTxnState, NotAllowed, NotOwner
 from txnwire.ids import TxnId
 
@@ -121,6 +121,20 @@ async def test_k1_of_a_fence_and_a_commit_one_happens(memory_store: MemoryStore,
     assert found is not None
     assert records.decode(Header, found.value, key=found.key) == committed
     assert read_key(await memory_store.get(NAME)) == state
+
+
+@pytest.mark.parametrize("plan", [plan_connect, plan_delete_key])
+async def test_k1_a_fence_takes_the_deadline_of_what_it_aborts_along(memory_store: MemoryStore, plan: object) -> None:
+    """▲ As every end does: of what has ended nothing is left in the index."""
+    epoch, state = await begun(memory_store)
+    assert (await memory_store.commit(plan_late_index(FIRST, epoch, OPENED.timeout_ms))).succeeded
+    opened = await memory_store.get(keys.txn(FIRST))
+    if plan is plan_connect:
+        fence, _ = plan_connect(NAME, state, "b1", now_ms=3, open_header=opened)
+    else:
+        fence, _ = plan_delete_key(NAME, state, now_ms=3, open_header=opened)
+    assert (await memory_store.commit(fence)).succeeded
+    assert await memory_store.get(keys.deadline(OPENED.timeout_ms, FIRST)) is None
 
 
 async def test_k3_of_two_connects_that_read_the_same_one_happens(memory_store: MemoryStore) -> None:
