@@ -269,6 +269,20 @@ async def test_all_that_are_sent_and_all_that_wait_are_counted_and_told_in_time(
     await store.close()
 
 
+@pytest.mark.parametrize("fate", [LOST_BEFORE, LOST_AFTER], ids=str)
+@virtual_time
+async def test_e2_a_repeat_that_is_refused_says_nothing_of_the_sending_before_it(fate: Fate) -> None:
+    """▲ That one may have landed: told as not sent, its caller would do the same again under another id."""
+    etcd = MemoryEtcd(LoopClock())
+    store = client(etcd, Script(fates=[fate]))
+    waiting = asyncio.ensure_future(store.commit(create(A, b"mine"), timeout_s=5.0))
+    await asyncio.sleep(0.1)
+    etcd.quota_bytes = 1
+    with pytest.raises(OutcomeUnknown, match="is still being repeated"):
+        await waiting
+    await store.close()
+
+
 @virtual_time
 async def test_each_of_a_group_that_a_full_etcd_refuses_is_told_so() -> None:
     etcd = MemoryEtcd(LoopClock())
