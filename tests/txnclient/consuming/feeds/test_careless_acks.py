@@ -78,6 +78,28 @@ async def test_what_is_nacked_goes_back_to_each_of_its_segments() -> None:
         assert sorted(nack.consumer_id for nack in nacks) == sorted(map(server.consumer_of, SEGMENTS))
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+@virtual_time
+async def test_c1_where_a_cumulative_ack_is_refused_for_its_own_segment_the_others_are_acked_all_the_same(
+    in_transaction: bool,
+) -> None:
+    """▲ Outside a transaction they would not move on; one that lacks the ack must not commit."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        _, last = await one_of_each(server, consumer)
+        left = server.consumer_of(LEFT)
+        txn = await client.begin() if in_transaction else None
+        server.assign(LEFT)
+        await until(lambda: consumer.segments == [LEFT])
+        with pytest.raises(txnclient.TxnError, match=RIGHT):
+            await consumer.ack_cumulative(last, txn=txn)
+        assert named(server) == [(left, 0, in_transaction)]
+        if txn is not None:
+            with pytest.raises(txnclient.NotAllowed, match=RIGHT):
+                await txn.commit()
+            assert cluster.states == {txn.id: "ABORTED"}
+
+
 @virtual_time
 async def test_p2_a_plain_cumulative_ack_says_nothing_of_what_was_lost_behind_it() -> None:
     """It comes again, and a transaction that has processed it must not commit."""
