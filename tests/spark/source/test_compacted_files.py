@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from pyspark_txnstore.source import compacted_files
 from pyspark_txnstore.source.columns import SCHEMA, arrow_schema
 from pyspark_txnstore.source.compacted import Manifest, next_step
 from pyspark_txnstore.source.compacted_files import (
@@ -42,9 +43,9 @@ def table(rows: int) -> pa.Table:
     return pa.table(columns, schema=ARROW)
 
 
-def make(generations: Generations, number: int, *rows: int) -> Manifest:
+def make(generations: Generations, number: int, *rows: int, of: Snapshot = NOW) -> Manifest:
     """A generation with a file of so many rows each."""
-    step = next_step(NOW, TOPIC, None, generation=number)
+    step = next_step(of, TOPIC, None, generation=number)
     assert step is not None
     with generations.locked():
         made = generations.making()
@@ -76,6 +77,15 @@ def test_a_published_generation_is_found_and_read(generations: Generations, tmp_
     parts, rest = plan_compacted(tmp_path, NOW)
     assert read(parts) == [b"0", b"1", b"0", b"1", b"2"]
     assert set(rest.segments) == {path for path, one in BOUNDS.items() if one is ACTIVE}
+
+
+def test_a_file_of_many_batches_is_read_to_its_end(
+    generations: Generations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacted_files, "BATCH_ROWS", 2)
+    make(generations, 1, 5)
+    parts, _ = plan_compacted(tmp_path, NOW)
+    assert read(parts) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_of_a_generation_only_the_keys_that_are_asked_for_are_shown(generations: Generations, tmp_path: Path) -> None:
@@ -181,6 +191,16 @@ def test_a_snapshot_that_does_not_hold_it_reads_the_ledgers(generations: Generat
     make(generations, 1, 2)
     older = replace(NOW, revision=5, topics={TOPIC: TopicBounds(1, {"public/default/prices/0000-ffff-0": ACTIVE})})
     assert plan_compacted(tmp_path, older) == ([], older)
+
+
+def test_a_snapshot_that_does_not_hold_the_newest_reads_the_one_before(
+    generations: Generations, tmp_path: Path
+) -> None:
+    make(generations, 1, 2)
+    later = replace(NOW, revision=20, topics={TOPIC: TopicBounds(2, dict.fromkeys(BOUNDS, SEALED))})
+    make(generations, 2, 5, of=later)
+    assert [part.rows for part in plan_compacted(tmp_path, later)[0]] == [5]
+    assert [part.rows for part in plan_compacted(tmp_path, NOW)[0]] == [2]
 
 
 def test_a_topic_without_a_generation_hides_none_of_the_topics_behind_it(
