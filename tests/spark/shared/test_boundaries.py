@@ -214,6 +214,8 @@ def test_positions_are_told_by_topic_and_segment() -> None:
     text = json.dumps({TOPIC: {"0000-7fff-1": "12:0", RIGHT: "latest"}})
     assert is_by_position(text)
     assert parse_positions(text) == ByPosition({TOPIC: {"0000-7fff-1": Position(12, 0), "8000-ffff-2": "latest"}})
+    two = {TOPIC: {RIGHT: "latest"}, OTHER: {"0000-ffff-0": "earliest"}}
+    assert parse_positions(json.dumps(two)).topics == {TOPIC: {"8000-ffff-2": "latest"}, OTHER: two[OTHER]}
     for no in ("latest", "{", '{"v":1}', "[]", "[" * 100_000):
         assert not is_by_position(no)
     wrong: dict[str, Any] = {
@@ -287,6 +289,20 @@ def test_the_window_reaches_over_the_longest_transaction_on_both_sides() -> None
     since, until = window([10**10, 2 * 10**10])
     assert (10**10 - since, until - 2 * 10**10) == (70 * 60_000, 70 * 60_000)
     assert window([5])[0] == 0
+
+
+def test_a_time_that_an_older_owner_does_not_place_is_found_behind_any_number_of_heads() -> None:
+    world = World(lambda _: 0)
+    for time_ms in range(100, 900, 100):
+        world.time_ms = time_ms
+        world.append_plain()
+    base = world.cut(world.topics)
+    cuts: Any = WorldCuts(world)
+    (segment,) = world.segments()
+    for draw in (lambda _: 0, lambda choices: choices - 1):  # its owner tells where, and does not
+        world.draw = draw
+        found = BoundaryCuts(cuts, OPTIONS, base, first_kept(world, base)).at(ByTime(750))
+        assert found.segments[segment.name.path].end == segment.entries[6].position
 
 
 def test_a_transaction_of_long_after_one_position_and_before_the_latest_of_another_segment_is_whole() -> None:
