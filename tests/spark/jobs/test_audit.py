@@ -183,12 +183,14 @@ def test_a_report_in_words_names_what_and_where() -> None:
         "producer": "p", "sequence_id": 12, "stored": 6, "shown": 3, "detail": "3 of 6 messages were shown",
     }  # fmt: skip
     stored = {"entries": 4, "messages": 1200, "shown": 1197, "segments": 2, "unjudged": 1, "writers_forgotten": 0}
-    counts = dict.fromkeys(KINDS, 0) | {"torn": 7}
-    report = audit.AuditReport(["topic://a/b/c"], 80, stored, {"COMMITTED": 2000}, counts, {"torn": [finding]})
+    counts = dict.fromkeys(KINDS, 0) | {"torn": 7, "lost": 1}
+    examples = {"torn": [finding], "lost": [finding]}
+    report = audit.AuditReport(["topic://a/b/c"], 80, stored, {"COMMITTED": 2000}, counts, examples)
     text = report.as_text()
     assert "TORN: 7 committed transactions that were shown only in part" in text
     assert "transaction 0001-7: 3 of 6 messages were shown; segment a/b/c/0000-ffff-0 at 1:4" in text
     assert "… and 6 more" in text
+    assert "LOST: 1 messages outside transactions" in text
     assert "2,000 committed" in text
     assert "not judged: 1 entries" in text
     assert report.exit_code(allow_forgotten=True) == command_line.FINDINGS
