@@ -24,7 +24,8 @@ from pyspark_txnstore.shared.boundaries import (
 )
 from pyspark_txnstore.shared.offsets import EntryRange, decode_offset, encode_offset
 from pyspark_txnstore.shared.options import SourceOptions
-from pyspark_txnstore.source.boundary_cuts import BoundaryCuts
+from pyspark_txnstore.source.boundary_cuts import BoundaryCuts, bounded
+from tests.spark import log_world
 from tests.spark.log_world import Entry, World
 from tests.spark.source.test_limits import Stream, judge
 from txnclient import EntryHead, Snapshot
@@ -326,6 +327,24 @@ def test_a_transaction_of_long_after_one_position_and_before_the_latest_of_anoth
     found = BoundaryCuts(cuts, OPTIONS, base, first_kept(world, base)).at(boundary)
     assert found.pending == tuple(world.txns)
     assert found.segments[right.name.path].resolved < right.entries[0].position
+
+
+def test_a_read_that_begins_behind_its_end_in_any_segment_is_refused() -> None:
+    world = World(lambda _: 0)
+    world.split()
+    world.append_plain()
+    world.draw = lambda choices: choices - 1
+    world.append_plain()
+    world.append_plain()
+    world.draw = lambda _: 0
+    base, cuts = world.cut(world.topics), log_world.WorldCuts(world)
+    parent, left, right = world.segments()
+    assert [len(one.entries) for one in (parent, left, right)] == [0, 1, 2]
+    assert cuts.first_kept(base) == first_kept(world, base)
+    places: dict[str, Place] = {one.name.descriptor: "latest" for one in (parent, left)}
+    end = ByPosition({str(left.name.topic): {**places, right.name.descriptor: right.entries[1].position}})
+    with pytest.raises(InvalidArgument, match=f"begins after 1:1 of {right.name.path}, and is to end at 1:0 already"):
+        bounded(cuts, replace(OPTIONS, start=base, end=end), base)
 
 
 @pytest.mark.parametrize(
