@@ -35,13 +35,15 @@ def test_calls_share_a_client_and_it_can_be_opened_anew(service: Service) -> Non
     try:
         assert client_of(service.url) is client
         assert client_of(service.url + "/") is client
-        assert client_of(service.url, timeout_s=7.0) is not client
+        other = client_of(service.url, timeout_s=7.0)
+        assert other is not client
         close_clients()
         again = client_of(service.url)
         assert again is not client
         again.list_topics()
-        with pytest.raises(InvalidArgument, match="closed"):
-            client.list_topics()
+        for closed in (client, other):
+            with pytest.raises(InvalidArgument, match="closed"):
+                closed.list_topics()
     finally:
         close_clients()
 

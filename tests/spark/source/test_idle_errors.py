@@ -46,6 +46,7 @@ class Failing:
 
     def close(self) -> None:
         self.closed += 1
+        raise Timeout("no broker answers")
 
     def may_name_others(self, _: Snapshot | None) -> bool:
         return self._may_name_others
