@@ -393,13 +393,35 @@ def test_x1_what_somebody_else_has_begun_is_joined(
     assert write(options, name, NEWER, 51, b"a").txn_id == str(shared.id)
 
 
+def write_to(options: SinkOptions, task: int, *topics: str) -> Written:
+    batch = pa.record_batch({"value": pa.array([b"a"] * len(topics)), "topic": pa.array(topics)})
+    return Attempt(options, BatchName(f"{topics[0]}/{task}", ""), NEWER, task).write(iter([batch]))
+
+
 def test_x1_rows_for_a_topic_that_cannot_be_written_fail_their_task_though_others_were_sent(
     options: SinkOptions, topic: str
 ) -> None:
     """▲ Those of its other topics are stored by then: it would report them all as written."""
-    batch = pa.record_batch({"value": pa.array([b"a", b"b"]), "topic": pa.array([topic, f"{topic}-nowhere"])})
     with pytest.raises(TopicNotFound):
-        Attempt(options, BatchName(f"{topic}/partly", ""), NEWER, 62).write(iter([batch]))
+        write_to(options, 62, topic, f"{topic}-nowhere")
+
+
+def test_x1_of_a_task_that_fails_no_producer_is_kept(
+    options: SinkOptions, sync_client: txnclient.sync.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where none of them can be closed; and the task fails with its own error."""
+
+    def closed(_: object) -> None:
+        raise ConnectionLost("nobody answers")
+
+    monkeypatch.setattr(attempt, "_producers", {})
+    sync_client.create_topic(f"{topic}-too")
+    write_to(options, 67, topic, f"{topic}-too")
+    assert len(attempt._producers) == 2
+    monkeypatch.setattr(txnclient.sync.Producer, "close", closed)
+    with pytest.raises(TopicNotFound):
+        write_to(options, 68, topic, f"{topic}-too", f"{topic}-nowhere")
+    assert not attempt._producers
 
 
 def test_x1_a_write_of_this_version_under_a_former_name_is_another_one(
@@ -456,7 +478,7 @@ def test_x1_one_that_has_committed_keeps_no_other_of_a_failed_batch_open(
     committed, left = (write(options, BatchName(f"{topic}/{name}", ""), OLDER, 66, b"a") for name in "ab")
     commit(options, committed)
     seen = [sink._OpenTransaction(one.name, str(one.txn_id), OLDER.stamp.hex()) for one in (committed, left)]
-    sink._abort(options, OLDER, lambda: seen)
+    sink._abort(options, OLDER, lambda: [seen[0]._replace(txn_id="0001-" + 16 * "e"), *seen])  # nobody knows it
     outcomes = sync_client.admin("transactions.outcomes", txns=[one.txn_id for one in (committed, left)])
     assert list(outcomes["outcomes"].values()) == ["COMMITTED", "ABORTED"]
 
