@@ -70,6 +70,12 @@ def test_a_kill_at_any_step_leaves_whole_versions_and_the_next_goes_on(tmp_path:
         fill(at + 1)
 
 
+def test_nothing_of_a_version_that_is_made_stays_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    make(versions(tmp_path / "folder"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_version_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,7 +163,7 @@ def test_the_option_columns_takes_names_in_any_case_each_once_or_none() -> None:
 def test_a_schema_names_known_columns_with_their_types() -> None:
     assert check_schema(schema_of(["value", "topic"])).names == ["value", "topic"]
     with pytest.raises(InvalidArgument, match="there is no column 'vlaue'"):
-        check_schema(StructType([StructField("vlaue", BinaryType())]))
+        check_schema(StructType([StructField("key", BinaryType()), StructField("vlaue", BinaryType())]))
     with pytest.raises(InvalidArgument, match="column 'value' is binary, not string"):
         check_schema(StructType([StructField("value", StringType())]))
 
