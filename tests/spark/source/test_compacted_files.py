@@ -45,7 +45,7 @@ def table(rows: int) -> pa.Table:
 
 def make(generations: Generations, number: int, *rows: int, of: Snapshot = NOW) -> Manifest:
     """A generation with a file of so many rows each."""
-    step = next_step(of, TOPIC, None, generation=number)
+    step = next_step(of, generations.topic, None, generation=number)
     assert step is not None
     with generations.locked():
         made = generations.making()
@@ -212,6 +212,18 @@ def test_a_topic_without_a_generation_hides_none_of_the_topics_behind_it(
     parts, rest = plan_compacted(tmp_path, replace(NOW, topics={other: new, **NOW.topics}))
     assert [part.rows for part in parts] == [3]
     assert {topic: len(one.segments) for topic, one in rest.topics.items()} == {other: 1, TOPIC: 2}
+
+
+def test_of_no_topic_with_a_generation_the_ledgers_are_read_as_well(generations: Generations, tmp_path: Path) -> None:
+    """▲ Its rows would be there twice."""
+    other = Generations(tmp_path, "topic://public/default/orders")
+    sealed = {f"public/default/orders/{name}": SEALED for name in ("0000-7fff-0", "8000-ffff-1")}
+    both = replace(NOW, topics={other.topic: TopicBounds(2, sealed), **NOW.topics})
+    make(generations, 1, 2, of=both)
+    make(other, 1, 3, of=both)
+    parts, rest = plan_compacted(tmp_path, both)
+    assert [part.rows for part in parts] == [3, 2]
+    assert set(rest.segments) == {path for path, one in BOUNDS.items() if one is ACTIVE}
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
