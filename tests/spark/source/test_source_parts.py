@@ -322,6 +322,18 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning() -> None:
     assert list(passed_over(start, replace(end, topics={}))[0].topics) == []
 
 
+def test_what_is_lost_of_any_topic_and_segment_is_passed_over_and_what_is_kept_goes_on() -> None:
+    """▲ A segment without its start would be read again."""
+    kept = {"0000-7fff-1": at(4), "8000-ffff-2": at(4)}
+    start = snapshot({name: {"0000-ffff-0": at(4, sealed=True), **kept} for name in "ab"})
+    end = snapshot(dict.fromkeys("ab", kept), revision=9, epoch=3, lost=0)
+    before, after = passed_over(start, end)
+    assert before.obstacle(after) is None
+    assert before.segments == after.segments == end.segments
+    made_again = snapshot({"a": kept, "b": {**kept, "8000-ffff-2": at(2)}}, revision=9, epoch=3, lost=0)
+    assert list(passed_over(start, made_again)[0].topics) == ["topic://public/default/a"]
+
+
 def test_cuts_of_different_stores_are_never_reconciled() -> None:
     with pytest.raises(InvalidArgument, match="another cluster"):
         passed_over(snapshot({"a": {}}), replace(snapshot({"a": {}}, revision=9), store="other"))
