@@ -24,6 +24,9 @@ def test_a_condition_names_columns_with_values() -> None:
     assert parse("key='it''s' AND txn_id = '0003-0000000000000011'") == Condition(
         keys=frozenset([b"it's"]), txn_ids=frozenset([TxnId(3, 17)])
     )
+    assert parse("txn_id in ('0003-0000000000000011', '0003-0000000000000012')") == Condition(
+        txn_ids=frozenset([TxnId(3, 17), TxnId(3, 18)])
+    )
     assert parse("key in (X'00fF', 'and')") == Condition(keys=frozenset([b"\x00\xff", b"and"]))
     assert parse("key in ('a', 'b') and key in ('b', 'c')") == Condition(keys=frozenset([b"b"]))
 

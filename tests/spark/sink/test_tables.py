@@ -11,7 +11,7 @@ TOPIC = {"service.url": "txn://127.0.0.1:6650", "topic": "topic://public/shop/or
 
 
 def test_the_options_of_a_table_that_is_created_are_refused() -> None:
-    created = {"provider": "txnstore", "owner": "ann", **TOPIC, **{f"option.{name}": TOPIC[name] for name in TOPIC}}
+    created = {**TOPIC, "provider": "txnstore", "owner": "ann", **{f"option.{name}": TOPIC[name] for name in TOPIC}}
     with pytest.raises(InvalidArgument, match="CREATE TEMPORARY VIEW"):
         refuse_table(created)
     refuse_table(TOPIC)
@@ -21,7 +21,7 @@ def test_the_options_of_a_table_that_is_created_are_refused() -> None:
 def test_a_query_without_any_option_is_told_where_they_belong(options: dict[str, str]) -> None:
     with pytest.raises(InvalidArgument, match="WITH"):
         refuse_no_options(options)
-    refuse_no_options(TOPIC | options)
+    refuse_no_options(options | TOPIC)
 
 
 @pytest.mark.parametrize(
