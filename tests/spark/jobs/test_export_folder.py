@@ -24,13 +24,16 @@ def cut_at(end: int) -> Snapshot:
 
 
 def export(folder: ExportFolder, end: int) -> None:
-    """As the job does it; the rows are the numbers of the entries."""
+    """As the job does it, in two files; the rows are the numbers of the entries."""
     with folder.locked():
         last = folder.last()
         done = 0 if last is None else last.cut.revision
         made = folder.making()
         made.mkdir()
-        parquet.write_table(pa.table({"entry": list(range(done, end))}), made / "part-0.parquet")
+        middle = (done + end) // 2
+        for number, rows in enumerate((range(done, middle), range(middle, end))):
+            entries = pa.array(rows, pa.int64())
+            parquet.write_table(pa.table({"entry": entries}), made / f"part-{number}.parquet")
         folder.add(made, 1 if last is None else last.number + 1, cut_at(end))
 
 
@@ -42,13 +45,13 @@ def exported(path: Path) -> list[int]:
 
 def test_increments_follow_each_other(tmp_path: Path) -> None:
     folder = ExportFolder(str(tmp_path / "new" / "export"))
-    for end in (3, 7, 8):
+    for end in (3, 7, 9):
         export(folder, end)
         assert exported(folder.path) == list(range(end))
         assert folder.last_cut() == cut_at(end)
     last = folder.last()
     assert last is not None
-    assert (last.number, last.rows) == (3, 1)
+    assert (last.number, last.rows) == (3, 2)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -58,6 +59,14 @@ class Log:
     def read_entries(
         self, segment: str, *, after: Position, end: Position, span: Span | None, isolation: str, trimmed: str
     ) -> Generator[list[WholeEntry], None, None]:
+        """Two at a time."""
+        entries = self._entries(segment, after=after, end=end, span=span, isolation=isolation, trimmed=trimmed)
+        while some := list(islice(entries, 2)):
+            yield some
+
+    def _entries(
+        self, segment: str, *, after: Position, end: Position, span: Span | None, isolation: str, trimmed: str
+    ) -> Iterator[WholeEntry]:
         assert (segment, isolation) == (SEGMENT, "read_uncommitted" if span is None else "read_committed")
         anywhere = after == EARLIEST and span is not None and not span.continues(TOPIC)
         begun: dict[str, list[tuple[EntryHead, Any]]] = {}
@@ -66,7 +75,7 @@ class Log:
                 continue
             self.read.append(head.position)
             if head.piece is None:
-                yield [whole(head, messages)]
+                yield whole(head, messages)
                 continue
             pieces = begun.setdefault(head.piece.producer, [])
             if head.piece.number == 0:
@@ -76,7 +85,7 @@ class Log:
                 continue
             pieces.append((head, messages))
             if len(pieces) == head.piece.pieces:
-                yield [whole(*pieces[0])]
+                yield whole(*pieces[0])
                 pieces.clear()
 
 
