@@ -225,7 +225,7 @@ def test_options_are_read_whatever_the_case_of_their_names() -> None:
         ({"minOffsetsPerTrigger": "5"}, "use 'minEntriesPerTrigger'"),
         ({"includeHeaders": "true"}, "the column 'properties'"),
         ({"kafka.security.protocol": "SSL"}, "this source uses no client of Kafka's"),
-        ({"maxRows": "5"}, "'maxrows' is not known; of a stream read there are: service.url"),
+        ({"maxRows": "5"}, "'maxrows' is not known; of a stream read there are: service.url, .*minPartitions"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(options: dict[str, str], message: str) -> None:
