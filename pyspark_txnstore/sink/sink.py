@@ -272,8 +272,9 @@ def _abort(options: SinkOptions, run: BatchRun, look: Callable[[], list[_OpenTra
 
 
 def _abort_one(options: SinkOptions, name: str, txn_id: str) -> None:
-    txn = client_of(options.url, timeout_s=options.timeout_s).attach(txn_id, name=name)
     try:
+        # ▲ Attaching, too, may go unanswered: the other transactions of the batch are to be aborted all the same.
+        txn = client_of(options.url, timeout_s=options.timeout_s).attach(txn_id, name=name)
         if txn.abort() == "COMMITTED":
             _log.warning("%r failed here and is committed, by another run of it: nothing is lost", name)
     except TxnError as error:

@@ -8,6 +8,19 @@ NO_SPARK = "the simulation has no Spark"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="unanswered-abort-ends-the-aborts",
+        rule="an abort of a failed batch's transaction that nobody answers stops no other one",
+        section="§10",
+        file="pyspark_txnstore/sink/sink.py",
+        old='    except TxnError as error:\n        _log.warning("%r (%s) is aborted at its deadline only',
+        new='    except ArithmeticError as error:\n        _log.warning("%r (%s) is aborted at its deadline only',
+        tests=(
+            "tests/spark/sink/test_failed_aborts.py::"
+            "test_an_abort_that_nobody_answers_is_logged_and_the_next_one_is_tried",
+        ),
+        why_tests=NO_SPARK,
+    ),
+    Mutant(
         name="source-that-begins-reads-from-the-beginning",
         rule="of a source that only begins, a batch reads nothing",
         section="§10",
