@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import encode_sidecar
 from tests.txnctl.checking.short_folders import Ledger, ShortFolder, Written
@@ -14,6 +16,7 @@ from txnctl.checking.picture import Picture
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED, OPEN, Header, SegmentEntry, TopicRecord
+from txnwire.errors import DataCorrupt
 from txnwire.ids import Position, TxnId
 
 TOPIC = "public/nyc/flights"
@@ -134,3 +137,13 @@ def test_c12_what_becomes_known_to_have_been_committed_is_in_the_file_at_once_ea
     found.were_committed([LATER, ENDED])
     rows = [json.loads(line) for line in found.path.read_text().splitlines()]
     assert [(row["txn"], row["was_committed"]) for row in rows] == [(str(LATER), True), (str(ENDED), True)]
+
+
+def test_c12_a_line_that_cannot_be_read_is_told_with_its_file_and_what_to_do(tmp_path: Path) -> None:
+    """Not the end of a line that was cut off: that one was never taken for written."""
+    path = tmp_path / "dropped-1.jsonl"
+    path.write_bytes(b'{"txn": 7}\n')
+    with pytest.raises(DataCorrupt, match=r"dropped-1\.jsonl: .*: move it to another folder and repair again"):
+        DroppedList(tmp_path / "dropped-2.jsonl").go_on((1,), Picture())
+    path.write_bytes(b'{"txn"')
+    DroppedList(tmp_path / "dropped-2.jsonl").go_on((1,), Picture())

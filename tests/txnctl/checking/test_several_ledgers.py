@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import encode_sidecar
@@ -133,6 +134,25 @@ async def test_a_damaged_sidecar_is_another_finding_and_hides_no_lost_one(
     assert lost == [(segment, ledger_id) for segment in SEGMENTS for ledger_id in (1, 3)]
     told = await what_is_missing(memory_store, ledgers, lambda _: None)
     assert told == "the data folder lacks the sidecars of 4 ledgers that etcd knows of"
+
+
+async def test_what_is_damaged_hides_nothing_that_is_broken_behind_it(
+    ledgers: FileLedgerStore, memory_store: MemoryStore, tmp_path: Path
+) -> None:
+    """Sidecars of both segments, and the open ledger of the first one; that of the second has gone."""
+    for segment in SEGMENTS:
+        await write(ledgers, segment, 1, 1)
+        await ledgers.write_sidecar(segment, 1, encode_sidecar(1, {(TxnId(1, 1), None): Position(1, 0)}))
+    await write(ledgers, LOW, 2, 1)
+    for file in (*(tmp_path / "ledgers").rglob("1.sidecar"), *(tmp_path / "ledgers").rglob("2.ledger")):
+        file.write_bytes(b"damaged" + file.read_bytes()[7:])
+    picture = Picture(ledgers=dict.fromkeys(SEGMENTS, replace(listed((1, 1, 1), (2, None, 0)), made=2)))
+    found = [one async for one in broken_ledgers(picture, ledgers, lambda _: None)]
+    assert [(rule, segment) for rule, text in found for segment in SEGMENTS if segment in text] == [
+        ("sidecars_are_whole", LOW),
+        ("sidecars_are_whole", HIGH),
+        ("nothing_acknowledged_is_missing", HIGH),
+    ]
 
 
 async def test_a_sidecar_of_which_a_later_record_lies_beyond_its_ledger_is_not_whole(ledgers: FileLedgerStore) -> None:

@@ -256,3 +256,10 @@ def test_all_segments_of_every_topic_that_is_deleted_are_going() -> None:
     picture = sound()
     picture.topics = {TOPIC: marked(picture.topics[TOPIC]), TRAINS: marked(trains())}
     assert list(picture.going()) == [LOW, HIGH, TRAIN]
+
+
+def test_segments_of_every_topic_are_present() -> None:
+    """▲ A repair would set the files of the others aside."""
+    picture = sound()
+    picture.topics |= {TRAINS: trains()}
+    assert list(picture.segments()) == [LOW, HIGH, TRAIN]
