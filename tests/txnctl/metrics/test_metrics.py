@@ -22,6 +22,7 @@ from txnctl.metrics.of_process import SWEEPER
 from txnctl.metrics.statistics import NamesOfNamespace, SweeperStatistics
 from txnctl.process.http import HttpEndpoint
 from txnctl.process.server import Server
+from txnwire.errors import InvalidArgument
 from txnwire.histogram import Histogram
 
 TOPIC = "topic://public/default/measured"
@@ -268,3 +269,49 @@ async def test_a_loop_that_does_not_turn_is_not_alive() -> None:
         assert await ask(endpoint, "/healthz") == (200, "alive\n")
     finally:
         await endpoint.close()
+
+
+async def test_what_is_not_answered_in_time_is_not_read_on() -> None:
+    """▲ Each further question would make a process slower that is too slow already."""
+    ended = asyncio.Event()
+
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    endpoint = HttpEndpoint(
+        "127.0.0.1:0",
+        not_ready=lambda: None,
+        statistics=never,
+        families=lambda _: [],
+        process=CollectorRegistry(),
+        answer_within_s=0.05,
+    )
+    try:
+        assert (await ask(endpoint, "/metrics"))[0] == 503
+        await asyncio.wait_for(ended.wait(), 20.0)
+    finally:
+        await endpoint.close()
+
+
+async def test_an_address_that_something_else_has_is_told_as_a_wrong_setting() -> None:
+    async def nothing() -> None:
+        """There are none."""
+
+    def endpoint(listen: str) -> HttpEndpoint:
+        return HttpEndpoint(
+            listen,
+            not_ready=lambda: None,
+            statistics=nothing,
+            families=lambda _: [],
+            process=CollectorRegistry(),
+        )
+
+    first = endpoint("127.0.0.1:0")
+    try:
+        with pytest.raises(InvalidArgument, match=f"cannot serve HTTP on '{first.address}': .*in use"):
+            endpoint(first.address)
+    finally:
+        await first.close()
