@@ -127,3 +127,17 @@ async def test_the_end_of_a_coordinator_ends_the_process(
     with pytest.raises(InternalError, match="a defect"):
         await wait_stopped_or_failed(asyncio.Event(), server)
     assert "a role has failed" in (server.not_ready() or "")
+
+
+async def test_a_coordinator_whose_name_another_process_holds_is_not_ready_and_says_where_that_is(
+    cluster: InProcessCluster,
+) -> None:
+    """▲ Also where no broker is beside it: it would wait for its name, and nothing would tell why."""
+    server = cluster.servers["control"].server
+    assert server.coordinator is not None
+    assert (server.broker, server.not_ready()) == (None, None)
+    server.coordinator._ownership.namesake = "elsewhere:1"
+    told = "another process is called control, at elsewhere:1: it holds that name"
+    assert server.not_ready() == told
+    server.coordinator._ownership.namesake = None
+    assert server.not_ready() is None
