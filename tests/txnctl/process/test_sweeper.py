@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator_v5.settings import NameSettings
 from segments.ledger.file_ledger import FileLedgerStore
@@ -17,12 +18,15 @@ from txnctl.metrics.statistics import NamesOfNamespace
 from txnctl.process.founding import PATIENCE_S
 from txnctl.process.server import Server
 from txnctl.process.settings import ServerSettings
-from txnctl.process.sweeper import Maintainer, _told
+from txnctl.process.sweeper import SWEEPER, Maintainer, _told
+from txnstore import keys
+from txnstore.access.backend import StoreStatus
 from txnstore.memory.memory_etcd import DEFAULT_QUOTA_BYTES, MemoryEtcd
 from txnstore.memory.memory_store import MemoryStore
 from txnstore.records import NameCounts
 from txnstore.store import Commit, Put
-from txnwire.errors import StoreFull
+from txnwire.errors import StoreFull, StoreUnavailable
+from txnwire.tasks import Tasks
 
 
 @virtual_time
@@ -56,6 +60,36 @@ async def test_one_that_is_not_elected_any_more_tells_no_census() -> None:
     await until(lambda: sweeper.statistics().census is not None, within_s=60)
     await sweeper.close()
     assert (sweeper.statistics().elected, sweeper.statistics().census) == (False, None)
+    assert await store.get(keys.leader(SWEEPER)) is None, "the next one need not wait until its lease has run out"
+    await store.close()
+
+
+@virtual_time
+async def test_etcd_that_does_not_answer_is_asked_again_and_no_failure_of_a_task() -> None:
+    """▲ With a task that fails the process is not ready. One of the two is elected, the other one is a candidate."""
+    clock = LoopClock()
+    store = MemoryStore(MemoryEtcd(clock), clock, random.Random(1))
+    status, away, tasks = store.status, [True], Tasks()
+
+    async def told(**options: float) -> StoreStatus:
+        if away:
+            raise StoreUnavailable("just now")
+        return await status(**options)
+
+    store.status = told  # type: ignore[method-assign]
+    with tasks.in_charge(), capture_logs() as logged:
+        sweepers = [
+            Maintainer(store, clock, random.Random(2), id=name, address=f"{name}:1", lease_ttl_s=4.0) for name in "ab"
+        ]
+        for one in sweepers:
+            one.start()
+        for event in ("census_failed", "relief_failed"):
+            await until(lambda event=event: sum(one["event"] == event for one in logged) > 1, within_s=60)  # type: ignore[misc]
+        away.clear()
+        await until(lambda: any(one.statistics().census is not None for one in sweepers), within_s=60)
+    assert tasks.failures == {}
+    for one in sweepers:
+        await one.close()
     await store.close()
 
 
@@ -100,8 +134,18 @@ async def test_e3_servers_that_start_for_the_first_time_make_room_in_a_full_stor
     assert etcd.no_space
     assert not starting.done(), "who is no coordinator waits for one"
     coordinator, store = new_server(etcd, clock, tmp_path, ("coordinator",))
+    status, unanswered = store.status, [True]
+
+    async def once_unanswered(**options: float) -> StoreStatus:
+        if unanswered:
+            unanswered.clear()
+            raise StoreUnavailable("just now")
+        return await status(**options)
+
+    store.status = once_unanswered  # type: ignore[method-assign]
     await coordinator.start()
     await starting
+    assert not unanswered, "it has tried again"
     assert not etcd.no_space
     for server, of_server in ((admin, admin_store), (coordinator, store)):
         await server.close()
