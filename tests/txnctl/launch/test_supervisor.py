@@ -14,7 +14,7 @@ import pytest
 
 from tests.processes import is_alive
 from tests.waiting import until
-from txnctl.launch.supervisor import ChildSpec, Supervisor
+from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
 from txnwire.errors import InternalError, Timeout
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -113,8 +113,13 @@ async def test_children_stop_in_reverse_order(tmp_path: Path) -> None:
 
 
 async def test_a_child_that_dies_at_start_is_reported_with_its_log(tmp_path: Path) -> None:
+    ended = asyncio.Event()
+
     async def never() -> None:
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
     spec = ChildSpec(
         name="broken",
@@ -125,6 +130,32 @@ async def test_a_child_that_dies_at_start_is_reported_with_its_log(tmp_path: Pat
     with pytest.raises(InternalError, match="no such data folder"):
         async with Supervisor([spec]):
             pass
+    assert ended.is_set(), "nobody asks the dead one on"
+
+
+def test_a_child_is_reported_with_the_last_lines_of_its_log_and_without_one_that_has_gone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    child = Child(ChildSpec(name="broken", command=SLEEPER, log_path=log))
+    assert child.log_tail() == f"{log} is empty"
+    log.write_text("".join(f"line {number}\n" for number in range(7)))
+    assert child.log_tail().splitlines() == [f"the end of {log}:", *(f"  line {number}" for number in range(2, 7))]
+
+
+async def test_whichever_child_dies_again_and_again_is_named_with_its_log(tmp_path: Path) -> None:
+    specs = [
+        ChildSpec(name="sleeper", command=SLEEPER, log_path=tmp_path / "sleeper.log"),
+        ChildSpec(
+            name="broken",
+            command=[sys.executable, "-c", "raise SystemExit('no such data folder')"],
+            log_path=tmp_path / "log",
+        ),
+    ]
+    before = asyncio.all_tasks()
+    async with Supervisor(specs) as supervisor:
+        with pytest.raises(InternalError, match=r"broken died 3 times; (?s:.*)no such data folder"):
+            await asyncio.wait_for(supervisor.wait_crash_loop(), 60.0)
+        left = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks() - before]
+    assert "Event.wait" not in left, "nobody waits for the other one"
 
 
 async def test_a_child_that_is_never_ready_times_out_and_is_stopped(tmp_path: Path) -> None:
@@ -144,7 +175,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     script = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from txnctl.launch.supervisor import ChildSpec, Supervisor\n"
+        "from txnctl.launch.supervisor import Child, ChildSpec, Supervisor\n"
         "async def main():\n"
         f"    spec = ChildSpec(name='s', command={SLEEPER!r}, log_path=Path({str(tmp_path / 'log')!r}))\n"
         "    async with Supervisor([spec]) as supervisor:\n"
@@ -160,3 +191,13 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         parent.wait(timeout=10)
         asyncio.run(until(lambda: not is_alive(child)))
     assert not is_alive(child)
+
+
+def test_a_child_has_the_whole_environment_but_what_is_changed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TXN_A", "TXN_B"):
+        monkeypatch.setenv(name, "outside")
+    spec = ChildSpec(name="c", command=SLEEPER, log_path=tmp_path / "log", environment={"TXN_A": None, "TXN_C": "c"})
+    expected = {name: value for name, value in os.environ.items() if name != "TXN_A"}
+    assert spec.whole_environment() == {**expected, "TXN_C": "c"}
