@@ -14,10 +14,14 @@ from segments.owner.segment import Segment
 from tests.cluster import InProcessCluster
 from tests.waiting import until
 from txnctl.process.serve import wait_stopped_or_failed
+from txnctl.process.server import Server
+from txnctl.process.settings import ServerSettings
 from txnstore.access.lineage import StoreUnfit
 from txnstore.election import Election, Leadership
 from txnstore.etcd.backend import EtcdBackend
-from txnwire.errors import InternalError
+from txnwire.clock import SystemClock, SystemRandom
+from txnwire.errors import InternalError, TxnError
+from txnwire.transport.grpc_transport import GrpcTransport
 
 
 @pytest.mark.leaves("tasks", "the call that meets the defect is answered by nobody")
@@ -141,3 +145,19 @@ async def test_a_coordinator_whose_name_another_process_holds_is_not_ready_and_s
     assert server.not_ready() == told
     server.coordinator._ownership.namesake = None
     assert server.not_ready() is None
+
+
+async def test_a_server_that_cannot_listen_leaves_nothing_at_work(cluster: InProcessCluster) -> None:
+    running, clock = cluster.servers["broker"], SystemClock()
+    settings = ServerSettings(id="late", roles=("admin",), listen=running.server.address, data_dir=cluster.data_dir)
+    late = Server(
+        settings,
+        store=running.store,
+        ledgers=running.ledgers,
+        transport=GrpcTransport(clock),
+        clock=clock,
+        random=SystemRandom(),
+    )
+    with pytest.raises((TxnError, OSError)):
+        await late.start()
+    assert late.not_ready() == "it is going down"
