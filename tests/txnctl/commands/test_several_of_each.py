@@ -15,12 +15,13 @@ from rich.console import Console
 from txnctl.checking.everything import Checked
 from txnctl.commands.check import show_checked
 from txnctl.commands.names import _delete_all, _said
-from txnctl.commands.piping import _Sent, write
+from txnctl.commands.piping import _has_committed, _Sent, _tell_unread, write
+from txnctl.commands.shared.asking import addresses_of
 from txnctl.commands.shared.lines import Input, PipedMessage, runs
 from txnctl.commands.shared.output import Format, _print_blocks, _table, cell, show_rows
 from txnctl.commands.snapshots import _show
 from txnctl.commands.topics import _as_typed, _show_layout
-from txnwire.errors import InvalidArgument
+from txnwire.errors import InvalidArgument, InvalidTxnState, Overloaded
 
 ROWS: list[dict[str, Any]] = [{"name": "a", "count": 1000, "note": "x"}, {"name": "longer", "count": 2, "note": "y"}]
 COLUMNS = ["name", "count", "note"]
@@ -165,3 +166,37 @@ def test_all_messages_of_a_page_are_written(capsysbinary: pytest.CaptureFixture[
     assert write(messages, Format.TABLE, b"\0")
     sys.stdout.flush()
     assert capsysbinary.readouterr().out == b"one\0two\0"
+
+
+class Unread:
+    """A consumer that cannot tell how much is unread."""
+
+    async def lag(self) -> Any:
+        raise Overloaded("later")
+
+
+async def test_where_the_lag_is_not_known_consume_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything that it was to print is printed: that is no failure."""
+    await _tell_unread(cast(Any, Unread()))
+    assert capsys.readouterr().err == "whether more messages are there is not known: later\n"
+
+
+class Cancelled:
+    """A transaction whose commit was cancelled."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    async def commit(self, *, timeout: float) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize(("error", "committed"), [(None, True), (InvalidTxnState("it is ABORTED"), False)])
+async def test_whether_a_cancelled_commit_counts_is_asked(error: Exception | None, committed: bool) -> None:
+    assert await _has_committed(cast(Any, Cancelled(error))) is committed
+
+
+def test_a_url_that_is_none_is_named_by_its_option() -> None:
+    with pytest.raises(InvalidArgument, match=r"^--url: "):
+        addresses_of("http://somewhere")
