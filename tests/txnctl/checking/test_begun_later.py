@@ -13,7 +13,7 @@ import pytest
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import encode_sidecar
 from tests.txnctl.checking.short_folders import Ledger, ShortFolder, Written
-from txnctl.checking.written import read_sidecar
+from txnctl.checking.written import AbortedAt, read_sidecar
 from txnctl.process.store_mark import StoreMark
 from txnstore import keys
 from txnstore.memory.memory_etcd import MemoryEtcd
@@ -154,3 +154,34 @@ async def test_e8_ledgers_that_were_made_or_are_gone_since_are_all_told(folder: 
     found = [text for rule, text in await folder.repair() if rule == "ledgers"]
     assert f"{SEGMENT}: 2 entries in ledgers 4, 5, written after the backup: kept" in found
     assert [text for text in found if "the files of ledgers 1, 2 are missing" in text], found
+
+
+async def test_e8_all_that_the_sidecar_of_a_later_owner_lists_was_not_committed(folder: ShortFolder) -> None:
+    entries = [Written("one", LATER[1]), Written("two", LATER[2]), Written("three", LATER[3])]
+    await folder.segment(SEGMENT, Ledger(1, entries, 3))
+    files = FileLedgerStore(folder.data)
+    aborted: AbortedAt = {(LATER[n], None): Position(1, n - 1) for n in (1, 2)}
+    await files.write_sidecar(SEGMENT, 1, encode_sidecar(1, aborted))
+    await files.close()
+    await folder.repair()
+    [path] = folder.data.glob("dropped-*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {row["txn"] for row in rows if row["was_committed"]} == {str(LATER[3])}
+
+
+async def test_e8_a_repair_comes_to_its_end_where_closed_ledgers_and_files_without_a_topic_are_damaged(
+    folder: ShortFolder,
+) -> None:
+    orphans = [f"public/nyc/gone/{name}" for name in ("0000-7fff-4", "8000-ffff-5")]
+    for segment in (SEGMENT, *orphans):
+        await folder.segment(segment, *[Ledger(n, [Written("a"), Written("b")], 2) for n in (1, 2)])
+    for segment in orphans:
+        await folder.store.commit(Commit(deletes=(Delete(keys.ledger(segment)),)))
+    for segment in (SEGMENT, orphans[0]):
+        file = folder.data / "ledgers" / segment / "2.ledger"
+        file.write_bytes(b"damaged" + file.read_bytes()[7:])
+    found = await folder.repair()
+    told = [text for rule, text in found if rule in ("missing", "orphans") and "2.ledger" in text]
+    assert [segment in text for segment, text in zip((SEGMENT, orphans[0]), told, strict=True)] == [True, True]
+    assert len([text for rule, text in found if rule == "orphans" and "no broker reads them" in text]) == 2
+    assert found[-1][1].startswith("fit again")
