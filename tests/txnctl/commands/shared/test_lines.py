@@ -33,6 +33,10 @@ def test_a_line_that_never_ends_is_refused_before_it_fills_the_memory(monkeypatc
     assert splitter.take(b"x" * 90 + b"\n" + b"y" * 90) == [b"x" * 90]
     with pytest.raises(InvalidArgument, match="line 2 is longer than 100 bytes"):
         splitter.take(b"y" * 90)
+    several = Splitter(b"\n")
+    assert len(several.take(b"x\n" * 3)) == 3
+    with pytest.raises(InvalidArgument, match="line 4 is longer than 100 bytes"):
+        several.take(b"y" * 101)
 
 
 def test_lines_that_are_cut_on_their_way_do_not_add_up_to_one_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
