@@ -323,19 +323,28 @@ def expect_whole_snapshot(path: Path) -> None:
 
 
 async def verify_backup(folder: BackupFolder, name: str, manifest: BackupManifest, on_progress: OnProgress) -> None:
-    """Reads all of a backup. Raises `DataCorrupt` that names the first file that is not as it was written.
+    """Reads all of a backup. Raises `DataCorrupt` that names the first file that is not as it was written, and counts
+    the others.
 
-    ▲ It sets a damaged copy of a ledger aside, so that the next backup copies the ledger again: otherwise all later
+    ▲ It sets every damaged copy of a ledger aside, so that the next backup copies the ledger again: otherwise all later
     backups would name the damaged copy, too."""
     progress = CopyProgress(on_progress, f"verifying {name}", 1 + len(manifest.files), manifest.bytes)
     path = folder.etcd_path(name)
-    await asyncio.to_thread(verify_file, path, size=manifest.etcd.size, sha256=manifest.etcd.sha256)
-    await asyncio.to_thread(expect_whole_snapshot, path)
+    damaged: list[DataCorrupt] = []
+    try:
+        await asyncio.to_thread(verify_file, path, size=manifest.etcd.size, sha256=manifest.etcd.sha256)
+        await asyncio.to_thread(expect_whole_snapshot, path)
+    except DataCorrupt as error:
+        damaged.append(error)
     progress.add(manifest.etcd.size)
     for one in manifest.files:
         try:
             await asyncio.to_thread(folder.verify, one)
-        except DataCorrupt:
+        except DataCorrupt as error:
             await asyncio.to_thread(folder.set_aside, one)
-            raise
+            damaged.append(error)
         progress.add(one.size)
+    if len(damaged) > 1:
+        raise DataCorrupt(f"{damaged[0]}; {len(damaged) - 1} more files are damaged") from damaged[0]
+    if damaged:
+        raise damaged[0]

@@ -448,11 +448,11 @@ class Repair:
     async def _set_orphans_aside(self, on_disk: dict[str, list[int]], folder: str) -> None:
         for segment, present in on_disk.items():
             entries = 0
-            try:
-                for ledger_id in present:
+            for ledger_id in present:
+                try:
                     entries += (await self._ledgers.fence(segment, ledger_id)).entries
-            except DataCorrupt as error:
-                self.find("orphans", f"{segment}: {error}")
+                except DataCorrupt as error:
+                    self.find("orphans", f"{segment}: {error}")
             to = await self._ledgers.set_aside(segment, folder)
             self.find(
                 "orphans",

@@ -134,7 +134,7 @@ async def _tell_unread(consumer: txnclient.Consumer[bytes]) -> None:
         async with asyncio.timeout(LAG_WITHIN_S):
             unread = (await consumer.lag()).messages
     except (TxnError, TimeoutError) as error:
-        print(f"whether more messages are there is not known: {error or 'no answer'}", file=sys.stderr)
+        print(f"whether more messages are there is not known: {str(error) or 'no answer'}", file=sys.stderr)
         return
     if unread:
         print(

@@ -254,7 +254,7 @@ def _nearest(name: str, *, prefix: str = "") -> str:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # no TOML, or no UTF-8
         raise InvalidArgument(f"configuration file {path}: {error}") from error
 
 

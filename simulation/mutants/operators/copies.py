@@ -8,6 +8,19 @@ UNTRIED_HERE = "the simulation takes no backups and runs no commands"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="verified-up-to-the-first-damage",
+        rule="verifying a backup sets every damaged copy aside",
+        section="§12",
+        file="txnctl/backup/taking.py",
+        old="            damaged.append(error)\n        progress.add(one.size)\n",
+        new="            damaged.append(error)\n            break\n        progress.add(one.size)\n",
+        tests=(
+            "tests/txnctl/backup/test_changing_ledgers.py::"
+            "test_all_copies_that_are_damaged_are_copied_again_by_the_next_backup",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
         name="damage-told-once",
         rule="each backup that has a damaged ledger tells of it",
         section="§12",

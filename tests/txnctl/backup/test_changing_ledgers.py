@@ -229,3 +229,20 @@ async def test_room_is_expected_for_all_files_of_all_segments_before_anything_is
     etcd = with_snapshot(ledgers.backups, files).etcd
     await taking._read_back(NAME, etcd, files)
     assert told[-1] == "reading back: 5 of 5 files, 4.0 kB of 4.0 kB (100 %)"
+
+
+async def test_all_copies_that_are_damaged_are_copied_again_by_the_next_backup(tmp_path: Path) -> None:
+    """▲ Read up to the first one, the next backup would name the second one, and still be damaged."""
+    ledgers = Ledgers(tmp_path)
+    for path in ("a/0.ledger", "b/0.ledger", "c/0.ledger"):
+        ledgers.write(path, 10)
+    copies = [settled(one, ledgers.root) for one in await ledgers.copied()]
+    manifest = with_snapshot(ledgers.backups, copies)
+    for one in copies[::2]:
+        with ledgers.backups.open(one) as stored:
+            Path(stored.name).chmod(0o600)
+            Path(stored.name).write_bytes(bytes(9) + b"\1")
+    with pytest.raises(DataCorrupt, match="; 1 more files are damaged"):
+        await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)
+    await ledgers.copied(known=copies)
+    await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)

@@ -177,11 +177,15 @@ async def test_e8_a_repair_comes_to_its_end_where_closed_ledgers_and_files_witho
         await folder.segment(segment, *[Ledger(n, [Written("a"), Written("b")], 2) for n in (1, 2)])
     for segment in orphans:
         await folder.store.commit(Commit(deletes=(Delete(keys.ledger(segment)),)))
-    for segment in (SEGMENT, orphans[0]):
-        file = folder.data / "ledgers" / segment / "2.ledger"
+    damaged = {SEGMENT: "2.ledger", orphans[0]: "1.ledger"}
+    for segment, name in damaged.items():
+        file = folder.data / "ledgers" / segment / name
         file.write_bytes(b"damaged" + file.read_bytes()[7:])
     found = await folder.repair()
-    told = [text for rule, text in found if rule in ("missing", "orphans") and "2.ledger" in text]
-    assert [segment in text for segment, text in zip((SEGMENT, orphans[0]), told, strict=True)] == [True, True]
-    assert len([text for rule, text in found if rule == "orphans" and "no broker reads them" in text]) == 2
+    told = [text for rule, text in found if rule in ("missing", "orphans") and ".ledger" in text]
+    assert [(segment in text, name in text) for (segment, name), text in zip(damaged.items(), told, strict=True)] == [
+        (True, True)
+    ] * 2
+    kept = [text for rule, text in found if rule == "orphans" and "no broker reads them" in text]
+    assert [f"{orphans[0]}: 2 entries" in kept[0], f"{orphans[1]}: 4 entries" in kept[1]] == [True, True]
     assert found[-1][1].startswith("fit again")

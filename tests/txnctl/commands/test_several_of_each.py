@@ -171,14 +171,20 @@ def test_all_messages_of_a_page_are_written(capsysbinary: pytest.CaptureFixture[
 class Unread:
     """A consumer that cannot tell how much is unread."""
 
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
     async def lag(self) -> Any:
-        raise Overloaded("later")
+        raise self._error
 
 
-async def test_where_the_lag_is_not_known_consume_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("error", "told"), [(Overloaded("later"), "later"), (TimeoutError(), "no answer")])
+async def test_where_the_lag_is_not_known_consume_ends_with_a_sentence(
+    capsys: pytest.CaptureFixture[str], error: Exception, told: str
+) -> None:
     """Everything that it was to print is printed: that is no failure."""
-    await _tell_unread(cast(Any, Unread()))
-    assert capsys.readouterr().err == "whether more messages are there is not known: later\n"
+    await _tell_unread(cast(Any, Unread(error)))
+    assert capsys.readouterr().err == f"whether more messages are there is not known: {told}\n"
 
 
 class Cancelled:

@@ -121,9 +121,10 @@ def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"nowhere\.toml"):
         load(tmp_path / "nowhere.toml")
     broken = tmp_path / "broken.toml"
-    broken.write_text("id = ")
-    with pytest.raises(InvalidArgument, match=r"broken\.toml"):
-        load(broken)
+    for content in (b"id = ", b'id = "\xff"\n'):
+        broken.write_bytes(content)
+        with pytest.raises(InvalidArgument, match=r"configuration file .*broken\.toml: "):
+            load(broken)
 
 
 @pytest.mark.parametrize(
