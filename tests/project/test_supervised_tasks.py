@@ -29,6 +29,7 @@ WAITED_FOR = {
     "txnwire/tasks.py all_of": "awaited there; the first failure ends the others and is raised",
     "txnstore/election.py Leadership.wait_lost": "awaited there; the end of either is the loss",
     "txnstore/etcd/hedging.py first_answer": "awaited there",
+    "txnstore/etcd/watch.py EtcdWatchStream._create": "awaited there",
     "segments/broker/broker.py Broker._wait_change": "awaited there",
     "coordinator_v5/coordinator.py Coordinator._running_until": "awaited there",
     "coordinator_v5/coordinator.py Coordinator._run": "a task group, whose failure ends the vital task it is in",
