@@ -345,6 +345,6 @@ async def verify_backup(folder: BackupFolder, name: str, manifest: BackupManifes
             damaged.append(error)
         progress.add(one.size)
     if len(damaged) > 1:
-        raise DataCorrupt(f"{damaged[0]}; {len(damaged) - 1} more files are damaged") from damaged[0]
+        raise DataCorrupt(f"{damaged[0]}; damaged besides: {len(damaged) - 1}") from damaged[0]
     if damaged:
         raise damaged[0]

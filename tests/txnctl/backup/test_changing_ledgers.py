@@ -242,7 +242,7 @@ async def test_all_copies_that_are_damaged_are_copied_again_by_the_next_backup(t
         with ledgers.backups.open(one) as stored:
             Path(stored.name).chmod(0o600)
             Path(stored.name).write_bytes(bytes(9) + b"\1")
-    with pytest.raises(DataCorrupt, match="; 1 more files are damaged"):
+    with pytest.raises(DataCorrupt, match="; damaged besides: 1"):
         await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)
     await ledgers.copied(known=copies)
     await verify_backup(ledgers.backups, NAME, manifest, lambda _: None)
