@@ -103,10 +103,10 @@ def checkpoint_folder(text: str) -> Path:
 
 
 def read_checkpoint(folder: Path, *, last: int) -> Checkpoint:
-    """Returns the newest `last` planned batches, and the one before. Raises `DataCorrupt` that says what is wrong;
-    `OSError`."""
+    """Returns the newest `last` planned batches, and the one before. Raises `InvalidArgument` where there is no such folder,
+    `DataCorrupt` that says what is wrong; `OSError`."""
     if not folder.is_dir():
-        raise DataCorrupt(f"{folder}: there is no such folder")
+        raise InvalidArgument(f"{folder}: there is no such folder")
     try:
         metadata = (folder / "metadata").read_bytes()
     except FileNotFoundError:

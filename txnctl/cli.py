@@ -70,7 +70,7 @@ def serve(
     etcd_cert: Annotated[Path | None, typer.Option(help="PEM file: our certificate towards etcd")] = None,
     etcd_key: Annotated[Path | None, typer.Option(help="PEM file: its private key")] = None,
     etcd_quota_bytes: Annotated[
-        int | None, typer.Option(help="etcd's --quota-backend-bytes, which it does not tell before 3.6")
+        int | None, size(help="etcd's --quota-backend-bytes, which it does not tell before 3.6")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where ledgers are kept")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port to serve")] = None,

@@ -162,10 +162,15 @@ def test_what_is_damaged_is_told_with_its_file(folder: Path, name: str, data: by
         read_checkpoint(folder, last=1)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "."])
-def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataCorrupt, match=r"no such folder|is no checkpoint of Spark's"):
-        read_checkpoint(tmp_path / name, last=1)
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataCorrupt, match="is no checkpoint of Spark's"):
+        read_checkpoint(tmp_path, last=1)
+
+
+def test_a_folder_that_is_not_there_is_a_wrong_argument(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["spark", "checkpoint", str(tmp_path / "nowhere")])
+    assert type(found.exception) is InvalidArgument
+    assert str(found.exception) == f"{tmp_path / 'nowhere'}: there is no such folder"
 
 
 def test_a_checkpoint_is_a_folder_of_this_machine() -> None:

@@ -34,7 +34,7 @@ OF_COMMANDS = ("TXN_URL", "TXN_CONFIG")
 SECRET = ("etcd_password",)
 
 
-BYTES = ("ledger_roll_bytes", "min_free_bytes")
+BYTES = ("etcd_quota_bytes", "ledger_roll_bytes", "min_free_bytes")
 SECONDS = (
     "lease_ttl_s",
     "header_retention_s",

@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import typer
 
+from txnctl.cli import app
 from txnctl.process.amounts import milliseconds_of, seconds_of, size_of, time_of
-from txnctl.process.settings import load
+from txnctl.process.settings import ServerSettings, load
 from txnstore.etcd.settings import EtcdSettings
 from txnwire.errors import InvalidArgument
 
@@ -77,6 +79,20 @@ def test_settings_take_them_from_file_environment_and_flags(tmp_path: Path, monk
     assert (found.client_grace_s, found.max_transaction_timeout_s) == (60, 7200)
     with pytest.raises(InvalidArgument, match="'soon' is no duration"):
         load(None, lease_ttl_s="soon")
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "expected"), [("_bytes", "8GiB", 8 << 30), ("_s", "2m", 120)], ids=["bytes", "seconds"]
+)
+def test_every_size_and_duration_takes_a_unit_in_the_settings_and_as_a_flag(
+    unit: str, text: str, expected: int
+) -> None:
+    names = [name for name in ServerSettings.model_fields if name.endswith(unit)]
+    assert len(names) >= 3
+    assert [getattr(load(None, **{name: text}), name) for name in names] == [expected] * len(names)
+    serve = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    flags = serve.make_context("serve", [f"--{name.replace('_', '-')}={text}" for name in names]).params
+    assert [flags[name] for name in names] == [expected] * len(names)
 
 
 def test_an_etcd_without_a_port_is_at_the_usual_one() -> None:
