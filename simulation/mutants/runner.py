@@ -35,6 +35,8 @@ SEED_S = 300.0
 """Of wall-clock time; a run that takes longer hangs."""
 TESTS_S = 600.0
 ERRORS = "probe.errors"
+SUMMARY_COLUMNS = "1000"
+"""pytest cuts its summary at the terminal's width, and with it the error's name behind a long name of a test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,10 @@ def copy_tree(source: Path, target: Path) -> None:
 
 def environment(tree: Path) -> dict[str, str]:
     """▲ The copy alone, before whatever is installed: an editable install leads to the original."""
-    return {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
+        "COLUMNS": SUMMARY_COLUMNS,
+    }  # fmt: skip
 
 
 def probe(tree: Path, asked: SimulationRun, last: int) -> Iterator[SeedRun]:
