@@ -52,7 +52,7 @@ class CoordinatorSettings:
     """Cadence of the sweep while it may have left aborts overdue."""
     max_open: int = 16_384
     """Open transactions of one coordinator id; beyond it a begin is refused with `Overloaded`. Each takes some 1.2 KB
-    here, as much at its brokers, and 5.5 KB in etcd."""
+    here, 1.5 at its brokers, and 5.5 in etcd."""
     index_after_s: float = 1.0
     """A transaction open for longer gets a deadline key."""
     mark_every_s: float = 5.0

@@ -103,8 +103,8 @@ def checkpoint_folder(text: str) -> Path:
 
 
 def read_checkpoint(folder: Path, *, last: int) -> Checkpoint:
-    """Returns the newest `last` planned batches, and the one before. Raises `InvalidArgument` where there is no such folder,
-    `DataCorrupt` that says what is wrong; `OSError`."""
+    """Returns the newest `last` planned batches, and the one before. Raises `InvalidArgument` where there is no such
+    folder, `DataCorrupt` that says what is wrong; `OSError`."""
     if not folder.is_dir():
         raise InvalidArgument(f"{folder}: there is no such folder")
     try:

@@ -73,7 +73,8 @@ OPTIONS: Final = (
     Option("topicsPattern", "regular expression", "", READS, "all topics whose full name it matches, new ones too"),
     Option(
         "startingOffsets", "`earliest`, `latest` or JSON", "earliest", READS,
-        "where a query without a checkpoint begins: a snapshot, an offset of another query, or positions by segment",
+        "where a query without a checkpoint begins: a snapshot, an offset of another query, or positions by segment; "
+        "latest: streams only",
     ),
     Option("endingOffsets", "`latest` or JSON", "latest", ("read",), "where a batch read ends, as startingOffsets"),
     Option(

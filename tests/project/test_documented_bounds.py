@@ -17,10 +17,11 @@ from segments.log.settings import BrokerSettings
 from segments.subscription.cursors import acks_around
 from segments.subscription.cursors.cursor import Cursor
 from tests.project.test_documentation import ROOT
-from txnclient.connection import any_server, links, moved_segments
+from txnclient.connection import any_server, links, moved_segments, topic_changes
 from txnclient.consuming import assigned_feeds
 from txnclient.consuming import membership as client_membership
 from txnclient.consuming.feeds import pace
+from txnclient.consuming.places import seeking
 from txnclient.consuming.received import pieces
 from txnclient.producing import outgoing, producer_impl
 from txnclient.producing.channels import channel
@@ -28,7 +29,7 @@ from txnclient.reading import cuts
 from txnclient.transactions import coordinators, transaction_impl
 from txnctl.admin import admin_arguments
 from txnctl.commands.shared import lines
-from txnctl.process import founding, serve
+from txnctl.process import founding, name_settings, serve
 from txnctl.process.settings import ServerSettings
 from txnstore.writes import writer_lists
 from txnwire import bounds, compression, names, protocol
@@ -140,7 +141,11 @@ WAITS = {
         coordinators.ATTEMPT_TIMEOUT_S,
         any_server.CALL_TIMEOUT_S,
     ],
-    "`commit`, `abort` as a client or a block ends": [transaction_impl.ABORT_ON_CLOSE_S],
+    "a client for the answer to a change of a topic or subscription, a split, a merge, a seek": [
+        topic_changes.CALL_TIMEOUT_S,
+        seeking.CALL_TIMEOUT_S,
+    ],
+    "`abort` as a client or a block ends, and what a closing client still settles": [transaction_impl.ABORT_ON_CLOSE_S],
     "`close` of a producer for its sends": [producer_impl.CLOSE_TIMEOUT_S],
     "`leave` of a consumer that closes": [client_membership.LEAVE_TIMEOUT_S],
     "a request for a segment that is being taken over": [BROKER.recover_wait_s],
@@ -193,5 +198,8 @@ def test_least_values_of_settings_are_those_of_the_code() -> None:
                 found.append(f"`{name}` {number(int(limit.ge))}")
             elif hasattr(limit, "gt"):
                 found.append(f"`{name}` above {number(int(limit.gt))}")
+    assert name_settings.keeps("60s") == (name_settings.LEAST_KEEP_S, {})
+    assert name_settings.bounds("1") == (1, {})
+    found += ["`names_keep` a minute", "`names_max` 1"]
     assert [text for text in found if text not in told] == []
     assert len(re.findall("`", told)) == 2 * len(found)

@@ -16,7 +16,7 @@ FIRST = 1001
 """Behind those of `make sim-fresh`: a seed begins likewise, however long it works."""
 WORK_S = "15"
 """In place of the 60 s of `make sim`: most of what so short a run costs is the settling behind it, which is the same.
-A seed took 4 s of CPU so on a busy machine. CI runs 40 whole ones besides."""
+A seed took 4 s of CPU so on a busy machine. CI runs 16 whole ones besides."""
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
