@@ -192,6 +192,24 @@ def test_a_backup_has_time_for_all_its_data_and_one_that_fails_is_not_made_again
     assert (ignored["action"], ignored["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
 
 
+@pytest.mark.parametrize(
+    ("persistence", "gone"),
+    [({}, False), ({"keep": False}, True), ({"keep": False, "existingClaim": "shared"}, False)],
+    ids=["kept", "not kept", "of somebody else"],
+)
+def test_claims_of_etcd_stay_behind_the_release_where_those_of_brokers_do(
+    persistence: dict[str, Any], gone: bool
+) -> None:
+    """Servers refuse an etcd whose data folder is not there: a release that is installed again would not start."""
+    objects = render({"broker": {"persistence": persistence}})
+    (etcd,) = [one for one in of_kind(objects, "StatefulSet") if one["metadata"]["name"].endswith("-etcd")]
+    policy = etcd["spec"].get("persistentVolumeClaimRetentionPolicy")
+    assert policy == ({"whenDeleted": "Delete", "whenScaled": "Retain"} if gone else None)
+    claims = [one for one in of_kind(objects, "PersistentVolumeClaim") if one["metadata"]["name"].endswith("-broker")]
+    kept = [one["metadata"].get("annotations", {}).get("helm.sh/resource-policy") for one in claims]
+    assert kept == ([] if "existingClaim" in persistence else [None] if gone else ["keep"])
+
+
 def test_alerts_of_the_chart_are_those_of_the_operations_page() -> None:
     shown = (ROOT / "docs" / "operations.md").read_text().partition("```yaml\ngroups:")[2].partition("```")[0]
     assert (CHART / "files" / "alerts.yaml").read_text() == f"groups:{shown}"

@@ -349,6 +349,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{PROBES}an_etcd_at_its_quota_is_not_killed_nor_left_out",
     ),
     _mutant(
+        "etcd-outlives-its-data-folder",
+        "claims of etcd go with those of the brokers",
+        "charts/txnstore/templates/etcd/statefulset.yaml",
+        "{{- if not (or .keep .existingClaim) }}",
+        "{{- if false }}",
+        "tests/charts/test_values.py::test_claims_of_etcd_stay_behind_the_release_where_those_of_brokers_do",
+    ),
+    _mutant(
         "full-etcd-is-not-started",
         "a cluster of this machine starts with an etcd at its quota",
         "txnstore/etcd/embedded_etcd.py",
