@@ -64,7 +64,9 @@ class Registrations:
             layout = await self._session.directory.layout(topic, deadline)
             registration = self._entered(layout)
             try:
-                await asyncio.wait_for(registration.tried.wait(), min(OPENING_S, deadline.remaining()))
+                # ▲ `wait_for` (3.11) takes no cancel in the turn in which its call ends: the opening would go on.
+                async with asyncio.timeout(min(OPENING_S, deadline.remaining())):
+                    await registration.tried.wait()
             except TimeoutError:
                 registration.tried.set()  # the next opening need not wait as well
             except BaseException:

@@ -73,7 +73,8 @@ async def judged(
         env=environment,
     )
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            output, errors = await process.communicate()
     except TimeoutError:
         raise Timeout(f"the judge was not done after {timeout_s:g} s") from None
     finally:

@@ -83,7 +83,8 @@ class Child:
             return
         self.signal(number)
         try:
-            await asyncio.wait_for(process.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await process.wait()
         except TimeoutError:
             log.warning("child_did_not_stop", child=self.spec.name, after_s=timeout_s)
             self.signal(signal.SIGKILL)

@@ -181,6 +181,30 @@ async def test_an_opening_that_is_cancelled_leaves_no_registration() -> None:
 
 
 @virtual_time
+async def test_an_opening_is_cancelled_at_whatever_turn_its_registration_is_answered() -> None:
+    """▲ One that went on left its caller waiting for a task that it had cancelled."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        for turns in range(100):
+            held = server.hold["register_producer"] = asyncio.Event()
+            asked = server.seen["register_producer"]
+            opening = asyncio.ensure_future(client.producer(TOPIC).__aenter__())
+            await until(lambda asked=asked: server.seen["register_producer"] > asked)  # type: ignore[misc]
+            held.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if opening.done():
+                await (await opening).close()
+                break
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            await until(lambda: not server.registered)
+        assert opening.done()
+        assert turns > 3
+
+
+@virtual_time
 async def test_a_registration_follows_a_connection_of_its_own_that_nothing_else_is_told_over() -> None:
     """▲ The cluster is followed at another server: no news of it tells that the controller's connection has ended."""
     async with connected("broker:1", "broker:2") as (cluster, client):
