@@ -134,7 +134,7 @@ class AssignedFeeds:
             self._session,
             join,
             on_assignment=self._assigned,
-            on_failed=self._receiver_of(topic).fail,
+            on_failed=lambda error: self._membership_failed(topic, error),
             outliving=self._outliving,
         )
 
@@ -167,6 +167,12 @@ class AssignedFeeds:
             # already be assigned: their feeds would keep the terms of this ended membership, also in the next one.
             self._drop(topic, membership, NotAllowed(f"{topic} was not joined after all: its messages come again"))
             raise
+
+    def _membership_failed(self, topic: str, error: TxnError) -> None:
+        for path, feed in self.by_path.items():
+            if topic_of_segment(path) == topic:
+                feed.hold_on(error)
+        self._topic_failed(topic, error)
 
     def _topic_failed(self, topic: str, error: TxnError) -> None:
         if self.on_left is None or not isinstance(error, TopicNotFound | SubscriptionNotFound):

@@ -256,4 +256,33 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/txnwire/transport/test_calls.py::test_requests_behind_one_that_timed_out_time_out_too",),
         why_tests=UNTRIED_HERE,
     ),
+    Mutant(
+        name="cancel-lost-as-the-call-ends",
+        rule="a caller is cancelled in whatever turn, also in that in which what it waits for ends",
+        section="§11",
+        file="txnclient/connection/registrations.py",
+        old=(
+            "                async with asyncio.timeout(min(OPENING_S, deadline.remaining())):\n"
+            "                    await registration.tried.wait()\n"
+        ),
+        new="                await asyncio.wait_for(registration.tried.wait(), min(OPENING_S, deadline.remaining()))\n",
+        tests=(
+            "tests/txnclient/connection/test_registrations.py::"
+            "test_an_opening_is_cancelled_at_whatever_turn_its_registration_is_answered",
+        ),
+        why_tests="one seed in a thousand cancels an opening in that turn",
+    ),
+    Mutant(
+        name="acks-wait-for-an-ended-membership",
+        rule="acks of a consumer that cannot join again fail with the reason (C6)",
+        section="§11",
+        file="txnclient/consuming/assigned_feeds.py",
+        old="                feed.hold_on(error)\n",
+        new="                pass\n",
+        tests=(
+            "tests/txnclient/consuming/test_consumer_membership.py::"
+            "test_an_ack_raises_why_the_consumer_cannot_join_again",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
 )

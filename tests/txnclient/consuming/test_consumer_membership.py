@@ -30,6 +30,44 @@ async def test_a_holder_that_is_fenced_attaches_again_only_as_long_as_it_is_assi
         assert (await consumer.receive()).value == b"x"
 
 
+@pytest.mark.parametrize("refusal", [txnclient.NotAllowed, txnclient.NotOwner])
+@virtual_time
+async def test_an_ack_raises_why_the_consumer_cannot_join_again(refusal: type[txnclient.TxnError]) -> None:
+    """▲ Its subscription was deleted: a `Timeout` would say that the same ack may succeed."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"x")
+        message = await consumer.receive()
+        server.refuse["join_subscription"] = [txnclient.SubscriptionNotFound("it was deleted")]
+        server.refuse["subscribe"] = [refusal("not assigned at epoch 1") for _ in range(1000)]
+        await server.cut()
+        began_s = cluster.clock.monotonic()
+        with pytest.raises(txnclient.SubscriptionNotFound, match="it was deleted") as found:
+            await consumer.ack(message)
+        assert found.value.fatal
+        assert cluster.clock.monotonic() - began_s < 10.0, "within a few tries to attach"
+        asked = server.seen["subscribe"]
+        await asyncio.sleep(60.0)
+        assert server.seen["subscribe"] == asked, "nothing goes on asking"
+
+
+@virtual_time
+async def test_what_a_consumer_has_attached_stays_when_it_cannot_join_again() -> None:
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"x")
+        message = await consumer.receive()
+        refused = cluster.servers["broker:2"].refuse["join_subscription"] = [txnclient.NotAllowed("it has another one")]
+        cluster.controller = "broker:2"
+        cluster.announce()
+        await until(lambda: not refused)
+        with pytest.raises(txnclient.NotAllowed, match="it has another one"):
+            await consumer.receive()
+        await consumer.ack(message)
+        assert server.seen["ack"] == 1
+        assert server.seen["subscribe"] == len(SEGMENTS)
+
+
 @virtual_time
 async def test_a_consumer_joins_again_when_another_controller_is_elected() -> None:
     async with connected("broker:1", "broker:2") as (cluster, client):

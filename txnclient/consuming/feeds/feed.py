@@ -62,6 +62,8 @@ class Feed:
         self.paused = False
         """Whether what it has buffered is not handed out for now. It stays attached, and keeps its place."""
         self._closed = False
+        self._last: TxnError | None = None
+        """Why it does not try again once it cannot attach."""
         self._broken = False
         """▲ An entry cannot be handed out, so nothing behind it is: that would be a gap, and half a transaction."""
         self._task = session.tasks.start(self._stay_attached(), name=f"feed of {segment}", on_failed=self._failed)
@@ -118,14 +120,17 @@ class Feed:
                     continue
                 if self._at_once:
                     continue
-            except TRANSIENT as error:
-                _log.debug("attaching to segment://%s: %s", self.segment, error)
             except TxnError as error:
-                if not self._retries(error):
-                    self._failed(error)
+                if self._last is not None or not (isinstance(error, TRANSIENT) or self._retries(error)):
+                    self._failed(self._last or error)
                     return
                 _log.debug("attaching to segment://%s: %s", self.segment, error)
             await self._session.directory.wait_change(backoff.next_s())
+
+    def hold_on(self, error: TxnError) -> None:
+        """Its consumer is told of no further assignment, because of `error`: the feed keeps its broker while that has
+        it, and fails with `error` once it cannot attach. ▲ It would ask for ever, and acks would wait for it."""
+        self._last = error
 
     def _failed(self, error: TxnError) -> None:
         self._receiver.fail(error)
