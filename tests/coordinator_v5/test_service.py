@@ -16,7 +16,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import REASON_ADMIN, REASON_CLIENT
-from txnstore.writes.writer_lists import MAX_WRITERS
+from txnstore.writes.writer_lists import MAX_LISTED, MAX_WRITERS
 from txnwire.errors import (
     ExpiredTransaction,
     InvalidArgument,
@@ -183,6 +183,7 @@ async def test_a_forced_abort_says_so() -> None:
         (pb.Command(new_txn=pb.NewTxn(tc_id=70_000)), InvalidArgument),
         (pb.Command(new_txn=pb.NewTxn(tc_id=0, name="n" * 513)), InvalidArgument),
         (pb.Command(new_txn=pb.NewTxn(tc_id=0, timeout_ms=2**60)), InvalidArgument),
+        (pb.Command(new_txn=pb.NewTxn(tc_id=0, attempt=bytes(33))), InvalidArgument),
         (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=0, txnid_least_bits=0)), InvalidArgument),
         (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=1, txnid_least_bits=1)), InvalidArgument),
         (pb.Command(end_txn=pb.EndTxn(txnid_most_bits=0, txnid_least_bits=1, action=9)), InvalidArgument),  # type: ignore[arg-type]
@@ -194,6 +195,7 @@ async def test_a_forced_abort_says_so() -> None:
         (pb.Command(tc_client_connect=pb.TcClientConnect(transaction_key="k", epoch=7, attempt=b"a")), NotAllowed),
         (pb.Command(new_txn=pb.NewTxn(transaction_key="k", key_begin=1)), ExpiredTransaction),
         (pb.Command(new_txn=pb.NewTxn(transaction_key="k", name="n", key_begin=1)), InvalidArgument),
+        (pb.Command(new_txn=pb.NewTxn(transaction_key="k&k", key_begin=1)), InvalidArgument),
     ],
 )
 @virtual_time
@@ -285,3 +287,16 @@ async def test_a_commit_lists_as_many_writers_as_are_allowed_and_no_more() -> No
             await client.end(txn_id, COMMIT, writers=pb.WriterList(writers=range(MAX_WRITERS + 1)))
         ok = await client.end(txn_id, COMMIT, writers=pb.WriterList(writers=range(MAX_WRITERS)))
         assert (ok.state, len(ok.writers.writers)) == (pb.TXN_STATE_COMMITTED, MAX_WRITERS)
+
+
+@virtual_time
+async def test_a_commit_whose_list_fits_no_record_leaves_the_transaction_as_it_is() -> None:
+    """Every other writer, so that no two of them follow each other."""
+    async with served() as (etcd, process, connect):
+        client = await connect()
+        txn_id = await client.begin()
+        with pytest.raises(InvalidArgument, match="runs"):
+            await client.end(txn_id, COMMIT, writers=pb.WriterList(writers=range(0, 2 * MAX_LISTED + 2, 2)))
+        assert open_headers(etcd) == [txn_id]
+        assert process.coordinator._ends.pending == 0
+        assert (await client.end(txn_id, COMMIT, writers=pb.WriterList(writers=[7]))).state == pb.TXN_STATE_COMMITTED
