@@ -42,6 +42,13 @@ class Here:
                 self.loaded[tcid][txn_id] = txn
                 self.sessions.taken_over(txn, 0)
 
+    def begin(self, txn_id: TxnId, connection: Connection) -> None:
+        tc = OwnedTcid(txn_id.tcid, 1, TcSeq(TxnSeq(next=9, indexed_below=9), 1), id_block=1)
+        header = Header(state=OPEN, timeout_ms=1, created_ms=0, attempt=str(txn_id), owner="anonymous")
+        txn = OwnedTransaction(tc, txn_id, header, phase=Phase.OPEN, begun_at=0, due=9e9)
+        self.loaded.setdefault(txn_id.tcid, {})[txn_id] = txn
+        self.sessions.opened(txn, self.sessions.connected(connection), connection)
+
     def lose(self, tcid: int) -> None:
         for txn in self.loaded.pop(tcid).values():
             self.sessions.dropped(txn)
@@ -136,6 +143,20 @@ async def test_a_newer_list_ends_one_that_is_worked_on() -> None:
     here.load(0)
     here.load(1)
     assert here.vanished == [*IDS[:1], *IDS[2:]]
+
+
+async def test_an_older_list_calls_nothing_unclaimed_that_was_begun_over_the_newer_connection() -> None:
+    """▲ Neither list names it. Dies if the older one is worked on to its end: what it has not named and is of another
+    connection would be aborted after the grace, though its client holds it."""
+    here, newest = Here(), Connection("a")
+    here.load(0)
+    older = asyncio.ensure_future(here.announce(Connection("a"), IDS[:5]))
+    await turns(3)
+    newer = asyncio.ensure_future(here.announce(newest, IDS[:5]))
+    await turns(1)
+    here.begin(IDS[5], newest)
+    await asyncio.gather(older, newer)
+    assert here.vanished == []
 
 
 async def test_a_list_whose_connection_ends_claims_nothing_more() -> None:

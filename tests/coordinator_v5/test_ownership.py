@@ -19,7 +19,7 @@ from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate, MemoryStore
 from txnstore.records import RegistrationRecord
-from txnstore.store import Commit, Delete, Event, EventKind, KeyValue, Put, WatchBatch
+from txnstore.store import Commit, Delete, Event, EventKind, KeyValue, Put, RangeResult, WatchBatch
 from txnwire.errors import StoreUnavailable
 
 ME = RegistrationRecord(id="one", address="one:1")
@@ -239,6 +239,35 @@ async def test_a_namesake_that_comes_while_a_predecessor_s_lease_cannot_be_ended
     assert came[0] in etcd.leases()
     await until(lambda: len(held.mine) == 2)
     assert held.ownership.namesake is None
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await held.ownership.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("looks", [1, 2], ids=["before it lists the members", "after it has listed them"])
+@virtual_time
+async def test_a_namesake_that_comes_as_the_name_is_found_free_keeps_its_place(looks: int) -> None:
+    """▲ Dies if its record is replaced: both would take the name from each other for ever."""
+    etcd = fresh_etcd()
+    store = MemoryStore(etcd, StepClock(), Random(1), name="one")
+    range_really, held, came, looked = store.range, Held(store), list[int](), list[bytes]()
+
+    async def ranged(start: bytes, end: bytes, **options: Any) -> RangeResult:
+        found = await range_really(start, end, **options)
+        looked.append(start)
+        if len(looked) == looks:
+            came.append(etcd.grant(30)[0])
+            etcd.mvcc.commit([Commit(puts=(Put(keys.tc_member(ME.id), records.encode(ME), came[0]),))])
+        return found
+
+    store.range = ranged  # type: ignore[method-assign]
+    running = asyncio.ensure_future(held.ownership.run())
+    await until(lambda: held.ownership.namesake is not None, within_s=10)
+    member = etcd.mvcc.get(keys.tc_member(ME.id))
+    assert member is not None
+    assert member.lease == came[0]
+    await until(lambda: len(held.mine) == 2)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await held.ownership.close()

@@ -137,6 +137,15 @@ def test_whatever_has_moved_has_the_cut_begun_again(asked: Cut, read: list[KeyVa
     assert reason in outcome.reason
 
 
+def test_an_owner_that_ends_before_what_it_had_resolved_has_the_cut_begun_again() -> None:
+    """Under one epoch: the snapshot would leave out what its own bounds call decided."""
+    resolved = {LEFT: Resolved(20, Position(1, 3)), RIGHT: Resolved(20, Position(1, 0))}
+    tails = {LEFT: Tail(20, Position(1, 2)), RIGHT: Tail(20, Position(1, 0))}
+    outcome = conclude(Cut(read_layouts([TOPIC], [topic_record()]), resolved, R, tails), found())
+    assert isinstance(outcome, StartOver)
+    assert "ended at 1:2, before what it had resolved" in outcome.reason
+
+
 def test_a_topic_or_an_owner_that_is_gone_has_the_cut_begun_again() -> None:
     gone = found()
     gone[0] = None
