@@ -119,6 +119,20 @@ async def test_a_target_with_nothing_in_flight_is_retired_at_once() -> None:
 
 
 @virtual_time
+async def test_a_target_that_is_retired_with_a_full_batch_left_writes_nothing_more() -> None:
+    """▲ Its subscription may be created again under the same ownership: nothing of the former one may land then."""
+    async with cleaning(full_batch=2) as clean_up:
+        await clean_up.start()
+        target = Queued(5)
+        clean_up.add(target)
+        clean_up.wake(target)
+        await until(lambda: bool(target.planned_at))
+        await clean_up.retire(target)
+        await asyncio.sleep(10 * (LINGER_S + ANSWER_S))
+        assert (len(target.planned_at), target.backlog) == (1, 5)
+
+
+@virtual_time
 async def test_everybody_who_drains_a_target_is_told_when_it_is_done() -> None:
     async with cleaning() as clean_up:
         await clean_up.start()

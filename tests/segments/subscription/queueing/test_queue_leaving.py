@@ -10,6 +10,7 @@ import pytest
 from segments.subscription.queue_subscription import QueueSubscription
 from tests.segments.brokering import Cluster, Consumer
 from tests.waiting import until
+from txnwire.errors import NotOwner
 
 
 def counts(consumer: Consumer) -> dict[str, int]:
@@ -91,3 +92,25 @@ async def test_p9_a_consumer_that_is_gone_has_no_share_of_what_its_broker_delive
     assert shares.consumers == 2
     await (going.close() if lost else consumer.close())
     await until(lambda: shares.consumers == 1)
+
+
+async def test_a_connection_that_ends_gives_back_what_its_other_consumers_have_beside_one_that_is_closed(
+    memory_cluster: Cluster,
+) -> None:
+    """The broker has closed the first of them itself, as a seek does. The lease outlasts a busy machine: after another
+    take-over the message would come as well."""
+    cluster = memory_cluster
+    cluster.settings = replace(cluster.settings, lease_ttl_s=60.0)
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    going, staying = await cluster.connect(node), await cluster.connect(node)
+    closed = await cluster.queue(going, segment, name="sought")
+    for subscription in node.broker.segments[segment].subscriptions:
+        subscription.close(NotOwner("attach again"))
+    await until(lambda: closed.closed is not None)
+    holding = await cluster.queue(going, segment, name="jobs")
+    producer = await staying.producer(segment)
+    await producer.send("m")
+    await holding.wait("m")
+    await going.close()
+    await (await cluster.queue(staying, segment, name="jobs", consumer="c2")).wait("m")
