@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from tests.coordinator_v5.processes import ONE_TCID, Process, fresh_etcd, open_h
 from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
+from txnstore.memory.memory_store import Fate
 from txnstore.records import ABORTED, REASON_CLIENT
 from txnstore.store import Commit, Put
 from txnstore.writes.transitions import decide
@@ -34,6 +36,24 @@ async def test_d3_all_that_others_have_ended_is_found_whatever_stands_among_it(u
         etcd.mvcc.commit([Commit(puts=(Put(keys.txn(txn_id), value),))])
     assert process.coordinator.statistics().open == 9
     await until(lambda: process.coordinator.statistics().open == int(unreadable), within_s=12)
+    await process.close()
+
+
+@virtual_time
+async def test_a_decision_of_its_own_that_is_found_before_its_answer_counts_as_its_own() -> None:
+    """Dies if it is taken for another coordinator's: no coordinator would count it."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", PAGES).start()
+    begun = await process.coordinator.begin(0, timeout_ms=600_000)
+    await asyncio.sleep(2 * PAGES.reconcile_every_s)
+    process.fates.script = [Fate(arrive_s=0.001, answer_s=3.0)]
+    ending = asyncio.ensure_future(process.coordinator.end(begun.txn_id, commit=True))
+    await until(lambda: not open_headers(etcd))
+    await process.coordinator._sweeper.reconcile()
+    assert process.coordinator.statistics().open == 1
+    await ending
+    statistics = process.coordinator.statistics()
+    assert (statistics.open, statistics.committed, statistics.cas_conflict) == (0, 1, 0)
     await process.close()
 
 

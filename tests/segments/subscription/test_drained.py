@@ -447,6 +447,11 @@ async def test_only_the_owner_says_drained_and_only_of_the_subscription_it_knows
     epoch = (await memory_store.get(keys.owner(segment))).create_revision  # type: ignore[union-attr]
     await say()
     await say()  # as a successor that finds it
+    former = DrainedMark(
+        segment, "sub", owner_epoch=1, subscription_created=created, consumption=Done(), end=lambda: EARLIEST
+    )
+    with pytest.raises(NotOwner):
+        former.taken_back(await memory_store.commit(former.take_back()))
     assert await memory_store.get(DRAINED) is not None
 
 

@@ -6,10 +6,14 @@ import asyncio
 
 import pytest
 
+from segments.layout.assignment import consumer_id
 from segments.owner.take_over import ACKS_AT_ONCE
+from segments.subscription.dispatch import DispatchConsumer
+from segments.subscription.stream_subscription import StreamSubscription
 from tests.segments.brokering import Cluster
 from tests.segments.gates import GatedStore, gate_stores, is_ack_op
 from tests.waiting import until
+from txnstore.records import AssignmentRecord
 from txnwire.errors import NotAllowed, TxnConflict
 from txnwire.ids import Position
 from txnwire.turns import turns_divided_by
@@ -176,3 +180,39 @@ async def test_a_holder_whose_assignment_moved_on_is_closed_and_a_stale_one_is_r
     with pytest.raises(NotAllowed):
         await consumer.ack(Position(1, 0))
     await client.subscribe(segment, consumer="c2", epoch=2)
+
+
+async def test_an_older_assignment_that_is_heard_of_late_closes_nobody(memory_cluster: Cluster) -> None:
+    """▲ The directory may lag behind the record that the holder has attached under."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, epoch=3)
+    table, others = node.broker.segments[segment].subscriptions, {consumer_id("c2", 7): [segment]}
+    table.assignment_changed("sub", AssignmentRecord(epoch=2, consumers=others))
+    await producer.send("a")
+    await consumer.wait("a")
+    assert consumer.closed is None
+    table.assignment_changed("sub", AssignmentRecord(epoch=4, consumers=others))
+    await until(lambda: consumer.closed is not None)
+
+
+async def test_of_two_attaches_under_way_the_one_of_the_older_assignment_replaces_nobody(
+    memory_cluster: Cluster,
+) -> None:
+    """▲ Both have found themselves assigned; the older one's answer of the store comes last."""
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    node = await cluster.start()
+    client = await cluster.connect(node)
+    producer, consumer = await client.producer(segment), await cluster.subscribe(client, segment, epoch=2)
+    subscription = node.broker.segments[segment].subscriptions.loaded("sub")
+    assert isinstance(subscription, StreamSubscription)
+    assert subscription.consumer is not None
+    late = DispatchConsumer(subscription.consumer.sink, next_read=Position(0, 0), acks=subscription, holder="c0@7")
+    with pytest.raises(NotAllowed, match="assignment epoch 1"):
+        subscription.attach(late, 1)
+    await producer.send("a")
+    await consumer.wait("a")
+    assert consumer.closed is None
