@@ -11,7 +11,7 @@ from txnstore import keys
 from txnstore.former_selves import FormerSelves
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.memory.memory_store import Fate, MemoryStore
-from txnstore.store import Commit, Put
+from txnstore.store import Commit, Delete, Put
 from txnwire.errors import NotOwner
 
 SEGMENT = "public/nyc/flights/0000-ffff-0"
@@ -51,6 +51,18 @@ async def test_s8_a_segment_of_a_topic_that_has_changed_is_not_claimed(memory_st
     await memory_store.commit(Commit(puts=(Put(key, b'{"deleting_ms":1}'),)))
     assert await broker.claim(SEGMENT, topic=topic) is None
     assert await broker.claim(SEGMENT, topic=await memory_store.get(key)) is not None
+    await broker.close()
+
+
+async def test_a_broker_whose_registration_is_gone_claims_nothing_though_its_lease_lives(
+    memory_store: MemoryStore,
+) -> None:
+    """▲ Others give it no share any more, and whoever registers under its name would not know of the segment."""
+    broker, key = await register(memory_store), keys.broker("b1")
+    for change in (Commit(deletes=(Delete(key),)), Commit(puts=(Put(key, b"{}"),))):
+        await memory_store.commit(change)
+        assert await broker.claim(SEGMENT) is None
+        assert await memory_store.get(keys.owner(SEGMENT)) is None
     await broker.close()
 
 

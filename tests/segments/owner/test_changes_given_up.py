@@ -105,6 +105,19 @@ async def test_s10_a_late_request_of_a_change_that_was_given_up_seals_nothing(me
     await producer.send("a")
 
 
+async def test_a_segment_is_not_sealed_for_a_change_of_another_one(memory_cluster: Cluster) -> None:
+    """Dies if it is: its producers would go to children that it never gets."""
+    cluster = memory_cluster
+    one, other = await cluster.create_topic(segments=2)
+    client = await cluster.connect(await cluster.start())
+    producer = await client.producer(other)
+    change = await begin(cluster, one)
+    with pytest.raises(InvalidArgument, match="tells of no change"):
+        await client.call(seal_segment=pb.SealSegment(segment=other, change_id=change))
+    await producer.send("a")
+    assert (await ledgers_of(cluster, other)).sealed is None
+
+
 async def test_a_segment_sealed_for_a_change_given_up_is_sealed_for_the_next(memory_cluster: Cluster) -> None:
     """Before the owner has noticed: the seal is another one, with the same end."""
     cluster = memory_cluster
