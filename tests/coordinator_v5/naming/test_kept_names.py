@@ -18,7 +18,7 @@ from tests.waiting import until
 from txnstore import keys, records
 from txnstore.memory.memory_etcd import MemoryEtcd
 from txnstore.records import ABORTED, COMMITTED, OPEN, NameCounts, TxnName
-from txnstore.store import Commit, CommitVerdict, Put
+from txnstore.store import Commit, CommitVerdict, KeyValue, Put
 from txnstore.writes.name_transitions import Keep
 from txnwire.errors import DataCorrupt, InvalidArgument, InvalidTxnState, OutcomeUnknown, TxnNotFound
 from txnwire.ids import TxnId
@@ -290,4 +290,27 @@ async def test_names_are_deleted_though_etcd_is_full(one: bool) -> None:
     else:
         assert await kept_names.delete_names(process.store, "a/") == Deleted(deleted=1)
     assert names(process.etcd) == []
+    await process.close()
+
+
+@virtual_time
+async def test_a_count_that_comes_while_deleted_names_are_subtracted_stands() -> None:
+    """▲ It has counted without them already: the older one would stand in its place until the next round."""
+    process = await Process(fresh_etcd(), "one", QUICK).start()
+    await ended(process, "a/1")
+    older, newer = (records.encode(NameCounts(counted_ms=ms, namespaces={"a": 6 - ms})) for ms in (1, 2))
+    await process.store.commit(Commit(puts=(Put(keys.TXN_NAME_COUNTS, older),)))
+    get_really = process.store.get
+
+    async def get(key: bytes, **options: float) -> KeyValue | None:
+        found = await get_really(key, **options)
+        if key == keys.TXN_NAME_COUNTS:
+            process.etcd.mvcc.commit([Commit(puts=(Put(key, newer),))])
+        return found
+
+    process.store.get = get  # type: ignore[method-assign]
+    assert await kept_names.delete_name(process.store, "a/1") == Deleted(deleted=1)
+    record = process.record(keys.TXN_NAME_COUNTS)
+    assert record is not None
+    assert record.value == newer
     await process.close()

@@ -68,6 +68,22 @@ async def test_a_round_in_which_a_full_etcd_takes_no_count_is_over_all_the_same(
 
 
 @virtual_time
+async def test_whoever_was_deposed_amid_a_round_tells_no_count() -> None:
+    """▲ It has walked over names that its successor has deleted since: a namespace with room would count as full."""
+    etcd = fresh_etcd()
+    clock = StepClock()
+    store = MemoryStore(etcd, clock, random.Random(1))
+    await put_names(store, clock, 3)
+    leader = (await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))).revision
+    expiry = NameExpiry(store, clock, guard=created_at(keys.leader("sweeper"), leader), first_s=60.0, every_s=3600.0)
+    await store.commit(Commit(deletes=(Delete(keys.leader("sweeper")),)))
+    await store.commit(Commit(puts=(Put(keys.leader("sweeper"), b""),)))
+    assert await expiry.expire() == 0
+    assert (expiry.counts, await store.get(keys.TXN_NAME_COUNTS)) == (None, None)
+    await store.close()
+
+
+@virtual_time
 async def test_the_elected_sweeper_lets_names_expire() -> None:
     etcd = fresh_etcd()
     clock = StepClock()
