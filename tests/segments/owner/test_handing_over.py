@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from tests.segments.brokering import Cluster
+from tests.segments.owner.gated_owner import Gated
+from tests.waiting import until
+from txnwire.errors import NotOwner
 
 
 @pytest.mark.parametrize("type", ["stream", "queue"])
@@ -58,3 +62,20 @@ async def test_acks_are_stored_for_every_subscription_under_every_owner(memory_c
             await consumer.ack(consumer.messages[0])
         await node.close()
         client = await cluster.connect(node := await cluster.start())
+
+
+async def test_a_send_that_comes_during_a_hand_over_is_refused_and_what_was_in_flight_is_stored(gated: Gated) -> None:
+    """Dies if it is admitted: a busy segment would never come to rest, and its successor would have to recover it."""
+    producer, segment = await gated.client.producer(gated.segment), gated.broker.segments[gated.segment]
+    gated.ledgers.hold()
+    in_flight = producer.send_nowait("a")
+    await until(lambda: gated.ledgers.waiting)
+    handing_over = asyncio.ensure_future(segment.hand_over(timeout_s=10.0))
+    await asyncio.sleep(0)
+    late = producer.send_nowait("b")
+    await until(lambda: late.done() or segment.pipeline.inflight > 1)
+    gated.ledgers.open()
+    with pytest.raises(NotOwner, match="shutting down"):
+        await late
+    await in_flight
+    await handing_over
