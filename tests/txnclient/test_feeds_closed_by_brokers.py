@@ -106,3 +106,27 @@ async def test_who_attaches_again_and_again_over_one_connection_leaves_nothing_t
             await asyncio.sleep(0.1)
         assert server.seen["subscribe"] == before + 5 * len(SEGMENTS)
         assert [*map(len, listeners), len(consumers)] == kept
+
+
+@virtual_time
+async def test_a_consumer_that_is_closed_before_its_attaching_is_answered_counts_as_lost() -> None:
+    """▲ Dies if the answer attaches it all the same: its acks would go to a consumer that is none any more, and the end
+    of this connection would detach it from the next one."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        await client.consumer(TOPIC, "sub")
+        await attached(server)
+        link = client._directory.home()
+        assert link is not None
+        listeners, before = len(link._lost_listeners), set(link.consumers)
+        server.hold["subscribe"] = asyncio.Event()
+        closed = pb.ConsumerClosed(consumer_id=server.consumer_of(LEFT), error=to_wire(UNREADABLE))
+        server.push_to_consumer(LEFT, pb.Command(consumer_closed=closed))
+        await until(lambda: bool(set(link.consumers) - before))
+        (closed.consumer_id,) = set(link.consumers) - before
+        server.push_to_consumer(RIGHT, pb.Command(consumer_closed=closed))
+        await until(lambda: closed.consumer_id not in link.consumers)
+        server.hold.pop("subscribe").set()
+        await asyncio.sleep(3.0)
+        assert len(link.consumers) == len(SEGMENTS)
+        assert len(link._lost_listeners) == listeners
