@@ -422,3 +422,18 @@ async def test_d7_a_begin_repeated_after_a_timeout_is_served_with_the_header_tha
     assert len(headers(etcd)) <= MAX_TRIES
     assert (await process.coordinator.begin(0, attempt=b"one", connection=connection)).txn_id == begun.txn_id
     await process.close()
+
+
+@virtual_time
+async def test_a_second_request_for_an_end_under_way_sends_no_second_end() -> None:
+    """Dies if it does: etcd refuses it, and the coordinator takes the refusal for another one's decision."""
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one", ONE_TCID).start()
+    begun = await process.coordinator.begin(0)
+    ends = [process.coordinator.end(begun.txn_id, commit=True) for _ in range(2)]
+    first, second = await asyncio.gather(*ends)
+    assert first == second
+    await asyncio.sleep(1)
+    statistics = process.coordinator.statistics()
+    assert (statistics.committed, statistics.cas_conflict) == (1, 0)
+    await process.close()

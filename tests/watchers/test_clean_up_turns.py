@@ -143,6 +143,23 @@ async def test_everybody_who_drains_a_target_is_told_when_it_is_done() -> None:
 
 
 @virtual_time
+async def test_a_drain_waits_for_the_commit_in_flight() -> None:
+    """▲ Of two unanswered ones of a target the older could land last."""
+    async with cleaning() as clean_up:
+        await clean_up.start()
+        target = Queued(3)
+        clean_up.add(target)
+        clean_up.wake(target)
+        await until(lambda: bool(target.planned_at))
+        draining = asyncio.ensure_future(clean_up.drain(target, timeout_s=5.0))
+        while not draining.done():
+            assert clean_up.statistics().in_flight <= 1
+            await asyncio.sleep(ANSWER_S / 5)
+        await draining
+        assert target.backlog == 0
+
+
+@virtual_time
 async def test_whoever_drains_is_told_at_once_that_clean_up_is_closed() -> None:
     async with cleaning() as clean_up:
         await clean_up.start()

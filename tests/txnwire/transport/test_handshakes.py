@@ -39,8 +39,10 @@ async def test_a_peer_is_known_by_its_hello(caller: Caller, server: TestServer, 
         ),
         (pb.Hello(session_id=b""), "session id of 0 bytes"),
         (pb.Hello(session_id=bytes(65)), "session id of 65 bytes"),
+        (pb.Hello(session_id=b"s", client_name="n" * 4097), "client_name of 4097 characters"),
+        (pb.Hello(session_id=b"s", token="t" * 20_001), "token of 20001 characters"),
     ],
-    ids=["version", "no session", "long session"],
+    ids=["version", "no session", "long session", "long name", "long token"],
 )
 async def test_a_hello_that_will_not_do_is_refused_with_the_reason(
     server: TestServer, service: TestService, hello: pb.Hello, named: str
