@@ -383,3 +383,28 @@ def test_leftovers_are_cut_to_the_limits_and_records_never_follow_their_ops(
     for commit in commits:
         assert len(commit.compares) <= MAX_COMMIT_OPS
         assert 0 < len(commit.puts) + len(commit.deletes) <= MAX_COMMIT_OPS
+
+
+# ---- two at once ----
+
+
+@pytest.mark.parametrize("shared", ["block", "horizon"])
+async def test_of_two_collections_planned_from_one_record_the_second_changes_nothing(
+    memory_store: MemoryStore, shared: str
+) -> None:
+    """▲ Dies if it lands: outcomes that the first has noted would be lost, or the horizon would go back."""
+    horizon = Horizon(10**6) if shared == "block" else Horizon()
+    tcids, commits = (1, 1) if shared == "block" else (1, 2), []
+    for tcid in (1, 2):
+        await put(memory_store, keys.tc(tcid))
+    for at, tcid in enumerate(tcids):
+        tc = await memory_store.get(keys.tc(tcid))
+        assert tc is not None
+        final = await finish(memory_store, 5 + 2 * at, tcid)
+        commits.append(
+            plan_collect(tc.create_revision, OutcomeBitmap(tcid, 0), [final], horizon, raise_to=900 - at, touched_ms=1)
+        )
+    assert [(await memory_store.commit(commit)).succeeded for commit in commits] == [True, False]
+    assert present(memory_store, keys.TXN) == [keys.txn(TxnId(tcids[1], 7))]
+    if shared == "horizon":
+        assert read_horizon(await memory_store.get(keys.GC_HORIZON)).revision == 900
