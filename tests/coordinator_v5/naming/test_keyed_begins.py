@@ -54,6 +54,20 @@ async def test_one_transaction_at_a_time_and_the_same_begin_is_answered_alike() 
 
 
 @virtual_time
+async def test_k1_a_newer_holder_begins_also_where_only_an_older_one_is_known() -> None:
+    """Dies if it is judged by the older one's record: the newest holder would be told that it was fenced."""
+    etcd = fresh_etcd()
+    one, other = await two(etcd)
+    older, newer = Holder("a"), Holder("b")
+    await older.connect(one)
+    await newer.connect(other)
+    begun = await newer.begin(one)
+    assert open_headers(etcd) == [begun.txn_id]
+    assert isinstance(await refusal(older.begin(one)), ExpiredTransaction)
+    await close(etcd, one, other)
+
+
+@virtual_time
 async def test_the_same_begin_again_behind_the_end_of_its_transaction_is_told_that() -> None:
     """It may have been on its way for long: nobody waits for it who would end what it opens."""
     etcd = fresh_etcd()
