@@ -264,3 +264,24 @@ async def test_transactions_that_are_never_ended_are_forgotten_once_the_service_
             await consumer.ack(message, txn=await client.begin(timeout=1.0))
             await asyncio.sleep(10.0)
         assert len(consumer_impl(consumer)._feeds[LEFT].acks._took_part) <= 9
+
+
+@virtual_time
+async def test_an_answer_behind_the_close_of_its_consumer_ends_nothing_twice() -> None:
+    """The close has answered the ack already, and its transaction waits for it no more."""
+    async with connected() as (cluster, client):
+        server, consumer = await attached(cluster, client)
+        server.deliver(LEFT, 0, b"x")
+        message, txn = await consumer.receive(), await client.begin()
+        server.hold["ack"] = asyncio.Event()
+        acking = asyncio.ensure_future(consumer.ack(message, txn=txn))
+        await until(lambda: server.seen["ack"] == 1)
+        await consumer.close()
+        with pytest.raises(txnclient.TxnError):
+            await acking
+        server.hold.pop("ack").set()
+        await asyncio.sleep(1.0)
+        impl = impl_of(txn)
+        assert impl is not None
+        assert impl._under_way == 0
+        await txn.abort()
