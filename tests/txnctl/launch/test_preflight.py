@@ -1,14 +1,15 @@
-"""The lock on a cluster's folder, and whom it names."""
+"""The lock on a cluster's folder, and whom it names; addresses that cannot be listened on."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
-from txnctl.launch.preflight import LOCK_FILE, FolderLock
-from txnwire.errors import NotAllowed
+from txnctl.launch.preflight import LOCK_FILE, FolderLock, expect_free
+from txnwire.errors import InvalidArgument, NotAllowed
 
 
 @pytest.mark.parametrize("left", ["", "7\n", f"{os.getpid()}12345\n"], ids=["nothing", "shorter", "longer"])
@@ -26,3 +27,16 @@ def test_a_folder_in_use_is_told_with_its_holder_whatever_an_earlier_one_has_lef
     holder.release()
     other.take()
     other.release()
+
+
+def test_a_folder_whose_holder_has_not_said_who_it_is_is_told_as_in_use_all_the_same(tmp_path: Path) -> None:
+    with (tmp_path / LOCK_FILE).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(NotAllowed, match=rf"{tmp_path} is in use by process unknown: stop it"):
+            FolderLock(tmp_path).take()
+    FolderLock(tmp_path).take()
+
+
+def test_a_host_that_no_machine_can_have_is_named_with_its_option() -> None:
+    with pytest.raises(InvalidArgument, match=r"--admin '\[::g\]:1': '\[::g\]' is no host of this machine: Name or "):
+        expect_free("[::g]:1", part="--admin")

@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.processes import is_alive
 from tests.waiting import until
-from txnctl.launch.supervisor import Child, ChildSpec, Supervisor
+from txnctl.launch.supervisor import LOG_COLUMNS, Child, ChildSpec, Supervisor
 from txnwire.errors import InternalError, Timeout
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -79,8 +82,12 @@ async def test_a_child_that_does_not_stop_is_killed(tmp_path: Path) -> None:
         pid = child.pid
         assert pid is not None
         try:
-            await asyncio.wait_for(child.stop(timeout_s=0.1), 20.0)
+            with capture_logs() as told:
+                await asyncio.wait_for(child.stop(timeout_s=0.1), 20.0)
             assert not is_alive(pid)
+            assert [(one["event"], one["child"], one["after_s"]) for one in told] == [
+                ("child_did_not_stop", "stubborn", 0.1)
+            ]
         finally:
             child.signal(signal.SIGKILL)
 
@@ -127,7 +134,7 @@ async def test_a_child_that_dies_at_start_is_reported_with_its_log(tmp_path: Pat
         log_path=tmp_path / "log",
         wait_ready=never,
     )
-    with pytest.raises(InternalError, match="no such data folder"):
+    with pytest.raises(InternalError, match=r"broken exited with 1 at start; (?s:.*)no such data folder"):
         async with Supervisor([spec]):
             pass
     assert ended.is_set(), "nobody asks the dead one on"
@@ -139,9 +146,40 @@ def test_a_child_is_reported_with_the_last_lines_of_its_log_and_without_one_that
     assert child.log_tail() == f"{log} is empty"
     log.write_text("".join(f"line {number}\n" for number in range(7)))
     assert child.log_tail().splitlines() == [f"the end of {log}:", *(f"  line {number}" for number in range(2, 7))]
+    log.write_text("x" * 400 + "\nlast\n")
+    assert child.log_tail().splitlines()[1:] == ["  " + "x" * LOG_COLUMNS, "  last"]
 
 
-async def test_whichever_child_dies_again_and_again_is_named_with_its_log(tmp_path: Path) -> None:
+async def test_of_a_log_that_an_earlier_start_has_begun_only_what_came_since_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of an earlier start\n")
+    async with Supervisor([ChildSpec(name="sleeper", command=SLEEPER, log_path=log)]) as supervisor:
+        await until(lambda: log.read_text().endswith("up\n"))
+        assert supervisor.children["sleeper"].log_tail() == f"the end of {log}:\n  up"
+
+
+def end(pid: int) -> None:
+    """Within one turn of the loop."""
+    os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):  # the loop's own thread has waited for it
+        os.waitpid(pid, 0)
+
+
+async def test_a_child_that_has_gone_a_moment_ago_is_sent_no_signal(tmp_path: Path) -> None:
+    """▲ Its process is gone, and the loop has not heard of it yet."""
+    async with Supervisor([ChildSpec(name="sleeper", command=SLEEPER, log_path=tmp_path / "log")]) as supervisor:
+        child = supervisor.children["sleeper"]
+        for send in (partial(child.signal, signal.SIGTERM), child.kill_group):
+            pid = child.pid
+            assert pid is not None
+            end(pid)
+            assert child.pid == pid, "as far as it knows"
+            send()
+            await until(lambda pid=pid: child.pid not in (None, pid))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["the last", "the first"])
+async def test_whichever_child_dies_again_and_again_is_named_with_its_log(tmp_path: Path, order: int) -> None:
     specs = [
         ChildSpec(name="sleeper", command=SLEEPER, log_path=tmp_path / "sleeper.log"),
         ChildSpec(
@@ -151,7 +189,7 @@ async def test_whichever_child_dies_again_and_again_is_named_with_its_log(tmp_pa
         ),
     ]
     before = asyncio.all_tasks()
-    async with Supervisor(specs) as supervisor:
+    async with Supervisor(specs[::order]) as supervisor:
         with pytest.raises(InternalError, match=r"broken died 3 times; (?s:.*)no such data folder"):
             await asyncio.wait_for(supervisor.wait_crash_loop(), 60.0)
         left = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks() - before]
@@ -164,7 +202,7 @@ async def test_a_child_that_is_never_ready_times_out_and_is_stopped(tmp_path: Pa
 
     spec = ChildSpec(name="slow", command=SLEEPER, log_path=tmp_path / "log", wait_ready=never, ready_timeout_s=0.2)
     supervisor = Supervisor([spec])
-    with pytest.raises(Timeout, match="slow was not ready"):
+    with pytest.raises(Timeout, match=r"slow was not ready after 0\.2 s; .*log"):
         async with supervisor:
             pass
     assert supervisor.children["slow"].pid is None
