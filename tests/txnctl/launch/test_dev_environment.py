@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,5 @@ async def test_a_cluster_is_ready_with_as_many_coordinator_ids_as_the_environmen
     monkeypatch.setenv("TXN_TCIDS", "2")
     async with process_cluster(tmp_path) as cluster:
         await cluster.wait_ready(timeout_s=5.0)
+        left = {task.get_name() for task in asyncio.all_tasks()}
+        assert not left & {"ready", "crash loop"}, "nobody waits for the start any more"
