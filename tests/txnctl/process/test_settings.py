@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,14 @@ from tests.txnctl.command_line import txnctl
 from txnctl.cli import serve
 from txnctl.process.settings import (
     BYTES,
+    MOST_S,
     ROLES,
     SECONDS,
     ServerSettings,
+    bare_host,
     effective,
     etcd_settings,
+    host_and_port,
     load,
     unknown_in_environment,
 )
@@ -84,6 +88,87 @@ def test_each_of_several_wrong_settings_is_named() -> None:
     with pytest.raises(InvalidArgument, match="unknown role king, queen: ") as raised:
         load(None, roles="broker,king,queen", lease_ttl_s=0.1, tcids=0)
     assert all(name in str(raised.value) for name in ("roles: ", "lease_ttl_s: ", "tcids: "))
+
+
+@pytest.mark.parametrize("roles", ["", " , "])
+def test_a_server_without_a_role_is_refused_with_those_there_are(roles: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"unknown role \(none\): expected some of {', '.join(ROLES)}, found"):
+        load(None, roles=roles)
+
+
+@pytest.mark.parametrize("address", ["h", "h:", ":1", "", "h:-1", "h:65536", "h:1.5", "h:²"])
+@pytest.mark.parametrize("name", ["listen", "advertise", "admin_listen"])
+def test_an_address_without_a_host_or_a_port_is_named(name: str, address: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"{name}: {name} '{address}': expected host:port"):
+        load(None, **{name: address})
+
+
+@pytest.mark.parametrize(("address", "found"), [("h:0", ("h", 0)), ("[::1]:65535", ("[::1]", 65535))])
+def test_an_address_is_split_before_its_port(address: str, found: tuple[str, int]) -> None:
+    assert host_and_port(address, part="listen") == found
+    assert load(None, listen=address, advertise=address, admin_listen=address).advertise == address
+
+
+def test_brackets_are_taken_off_a_host_of_ipv6_alone() -> None:
+    assert [bare_host(host) for host in ("[::1]", "h", "127.0.0.1")] == ["::1", "h", "127.0.0.1"]
+
+
+def loaded(**flags: Any) -> ServerSettings:
+    return load(None, **flags)
+
+
+LEAST_AND_MOST: dict[str, tuple[float, float | None]] = {
+    "tcids": (1, 65536),
+    "lease_ttl_s": (1.0, None),
+    "header_retention_s": (0.0, None),
+    "client_grace_s": (0.0, None),
+    "consumer_grace_s": (0.0, None),
+    "ledger_roll_bytes": (1 << 20, 1 << 53),
+    "etcd_quota_bytes": (1 << 20, 1 << 53),
+    "min_free_bytes": (0, 1 << 53),
+    "max_connections": (1, 1 << 53),
+    "max_open_transactions": (1, 1 << 53),
+}
+
+
+@pytest.mark.parametrize("name", LEAST_AND_MOST)
+def test_the_least_and_the_most_are_allowed_and_nothing_beyond(name: str) -> None:
+    least, most = LEAST_AND_MOST[name]
+    for value in (least, MOST_S if most is None else most):
+        assert getattr(loaded(**{name: value}), name) == value
+    for value in (least - 1, MOST_S + 1 if most is None else most + 1):
+        with pytest.raises(InvalidArgument, match=rf"{name}: .*, found {value}"):
+            loaded(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["max_transaction_timeout_s", "clock_warn_s"])
+def test_a_time_that_something_has_to_fit_in_is_more_than_none(name: str) -> None:
+    assert getattr(loaded(**{name: 0.001}), name) == 0.001
+    with pytest.raises(InvalidArgument, match=f"{name}: Input should be greater than 0, found 0"):
+        loaded(**{name: 0})
+
+
+def test_a_setting_that_is_to_have_no_value_has_none_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TXN_ADVERTISE", "TXN_ETCD_USER", "TXN_ETCD_PREFIX"):
+        monkeypatch.setenv(name, "other:1")
+    settings = load(None, without=("advertise", "etcd_user"))
+    assert (settings.advertise, settings.etcd_user, settings.etcd_prefix) == (None, None, "other:1")
+
+
+def test_variables_count_in_any_case_and_are_told_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "txnstore.toml"
+    config.write_text('id = "from-file"\n')
+    monkeypatch.setenv("txn_id", "from-environment")
+    monkeypatch.setenv("Txn_Colours_Of_It", "red")
+    found = {one.setting: (one.value, one.source) for one in effective(config)}
+    assert found["id"] == ("from-environment", "environment txn_id")
+    assert found["etcd_password"] == (None, "default")
+    assert found["data_dir"] == ("txnstore-data", "default")
+    assert unknown_in_environment() == ["Txn_Colours_Of_It is no setting; `txnctl settings` lists those there are"]
 
 
 def test_every_endpoint_of_etcd_is_used() -> None:
