@@ -8,8 +8,18 @@ import pytest
 
 from coordinator_v5.queries import UnreadableRecord
 from txnctl.admin.admin_cluster import COUNTED, _total
-from txnctl.admin.admin_lags import subscription_lag, total_lag
-from txnctl.admin.admin_rows import attached, held_readers, pinning, segment_row, subscription_row, unreadable_rows
+from txnctl.admin.admin_lags import segment_lag, subscription_lag, total_lag
+from txnctl.admin.admin_rows import (
+    attached,
+    held_readers,
+    outcome,
+    pinning,
+    segment_row,
+    subscription_row,
+    unreadable_rows,
+)
+from txnstore.records import COMMITTED
+from txnstore.writes.transitions import RecordedDecision
 from txnwire.ids import TxnId
 
 FIRST, SECOND, THIRD = (TxnId(3, n) for n in (1, 2, 3))
@@ -120,3 +130,57 @@ def test_the_counts_of_all_coordinators_that_answer_are_added_up() -> None:
         dict.fromkeys(COUNTED, 4) | {"oldest_open_s": 2.5},
     ]
     assert _total(rows) == dict.fromkeys(COUNTED, 7) | {"oldest_open_s": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({}, (None, None)),
+        ({"error": "Timeout"}, (None, None)),
+        ({"lags": {"other": {"messages": 1, "oldest_ms": 1}}}, (None, None)),
+        (lag(None, None), (None, None)),
+        (lag(0, 1_000), (0, 0.0)),
+        (lag(2, None), (2, None)),
+        (lag(2, 8_760), (2, 1.2)),
+        (lag(2, 99_000), (2, 0.0)),
+    ],
+    ids=["older", "silent", "without it", "still reading", "done", "of no age", "behind", "of a clock that is ahead"],
+)
+def test_what_is_not_known_of_a_lag_is_never_told_as_none(
+    answer: dict[str, Any], told: tuple[int | None, float | None]
+) -> None:
+    found = segment_lag(answer, "job", now_ms=10_000)
+    assert (found["lag_messages"], found["lag_seconds"]) == told
+
+
+def test_where_nothing_is_known_of_who_waits_the_reason_is_told() -> None:
+    nothing = {"held_at": None, "entries_behind": None, "waiting": [], "readers": 0}
+    assert held_readers(FIRST, {"error": "Timeout: it hangs"}) == {
+        **nothing,
+        "why": "wrote; the segment's owner does not answer: Timeout: it hangs",
+    }
+    free = STATS | {"pinning": [], "entries_behind": []}
+    assert held_readers(FIRST, free) == {**nothing, "why": "wrote; is not among the first to hold readers back"}
+    assert held_readers(FIRST, STATS)["readers"] == 4
+
+
+def test_a_row_of_an_owner_that_does_not_answer_has_its_error_alone() -> None:
+    assert segment_row({"error": "Timeout"}) == {"error": "Timeout"}
+    assert subscription_row({}) == {}
+    stream = subscription("a") | dict.fromkeys(("consumer", "backlog", "delivered", "permits", "held_back"))
+    stream |= {"mark_delete": [1, 2], "pending": {"positions": 0, "cumulative": 0}, "open_transactions": []}
+    assert [subscription_row(stream)[name] for name in ("unacked", "set_aside", "delayed")] == [None] * 3
+
+
+def test_an_outcome_is_told_before_a_header_that_is_still_there() -> None:
+    decided = RecordedDecision(COMMITTED, 7)
+    assert [outcome(decided, is_open=True), outcome(None, is_open=True), outcome(None, is_open=False)] == [
+        COMMITTED,
+        "OPEN",
+        "UNKNOWN",
+    ]
+
+
+def test_where_no_coordinator_answers_the_total_is_nothing() -> None:
+    for rows in ([], [{"error": "Timeout"}]):
+        assert _total(rows) == dict.fromkeys(COUNTED, 0) | {"oldest_open_s": 0.0}
