@@ -54,8 +54,10 @@ async def test_a_question_that_nobody_answers_here_is_refused_with_those_that_ar
         return {"found": 7}
 
     async def ask(what: str, arguments: str) -> pb.Command:
-        command = pb.Command(admin_request=pb.AdminRequest(what=what, args_json=arguments))
-        return await requests.handlers["admin_request"](cast(Any, None), command)
+        handler: Any = requests.handlers["admin_request"]
+        request = pb.AdminRequest(what=what, args_json=arguments)
+        reply: pb.Command = await handler(None, pb.Command(admin_request=request))
+        return reply
 
     with pytest.raises(InvalidArgument, match=r"does not answer 'a'; it answers: none \(it has no role"):
         await ask("a", "")

@@ -154,7 +154,7 @@ def test_what_is_not_known_of_a_lag_is_never_told_as_none(
 
 
 def test_where_nothing_is_known_of_who_waits_the_reason_is_told() -> None:
-    nothing = {"held_at": None, "entries_behind": None, "waiting": [], "readers": 0}
+    nothing: dict[str, Any] = {"held_at": None, "entries_behind": None, "waiting": [], "readers": 0}
     assert held_readers(FIRST, {"error": "Timeout: it hangs"}) == {
         **nothing,
         "why": "wrote; the segment's owner does not answer: Timeout: it hangs",
