@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import typer
 
-from txnctl.backup import restoring, taking
+from txnctl.backup import taking
 from txnctl.backup.etcd_files import find_tool
 from txnctl.backup.folder import BackupFolder
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy, decode_manifest, encode_manifest
@@ -28,7 +28,13 @@ from txnwire.errors import DataCorrupt, InternalError, InvalidArgument, NotAllow
 
 def manifest(*, files: int = 0, damaged: list[str] | None = None, v: int = 1) -> BackupManifest:
     return BackupManifest(
-        **{"v": v, "store": "a", "former": [], "generation": 0, "segment_floor": 0, "prefix": "", "revision": 9},
+        v=v,
+        store="a",
+        former=[],
+        generation=0,
+        segment_floor=0,
+        prefix="",
+        revision=9,
         taken_ms=1_700_000_000_000,
         etcd=EtcdCopy(size=1000, sha256="", revision=7),
         files=[CopiedFile(path=f"{number}.ledger", size=500, sha256="") for number in range(files)],
@@ -109,7 +115,7 @@ def test_a_restore_begins_in_a_new_folder_beside_and_only_where_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = tmp_path / "new"
-    monkeypatch.setattr(restoring.shutil, "disk_usage", lambda _: SimpleNamespace(free=1500))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1500))
     with pytest.raises(StoreFull, match=rf"^{to}: 1\.5 kB are to be restored and 1\.5 kB are free: make room$"):
         _begin(to, 1501)
     made = _begin(to, 1500)
