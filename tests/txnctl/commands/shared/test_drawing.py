@@ -159,13 +159,25 @@ def test_nobody_owns_it_and_nothing_is_known() -> None:
         ("off", "off"),
         ("", {}),
         ("max_segments=8,split_messages_per_s=2.5e3", {"max_segments": 8, "split_messages_per_s": 2500.0}),
+        ("split_bytes_per_s=1.5MiB, merge_after_s=5m,", {"split_bytes_per_s": 1_572_864, "merge_after_s": 300.0}),
+        ("a=1.5,b=1e3,c_s=90", {"a": 1.5, "b": 1000.0, "c_s": 90.0}),
     ],
 )
 def test_a_policy_is_typed_in_one_word(text: str, policy: Any) -> None:
     assert thresholds_of(text) == policy
 
 
-@pytest.mark.parametrize("text", ["on", "max_segments", "max_segments=many"])
-def test_a_policy_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"expected off, or name=number.*--drop autoscale"):
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("on", "on"),
+        ("max_segments", "max_segments"),
+        ("max_segments=many", "max_segments=many"),
+        ("max_segments=8,merge_after_s=soon", "merge_after_s=soon"),
+        ("max_segments=8,split_bytes_per_s=much", "split_bytes_per_s=much"),
+        ("max_segments=", "max_segments="),
+    ],
+)
+def test_a_policy_that_is_none_is_refused_with_the_part_that_is_wrong(text: str, wrong: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"--autoscale '{wrong}': expected off, or name=num.*--drop autoscale"):
         thresholds_of(text)
