@@ -12,16 +12,19 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from tests.cluster import InProcessCluster
+from tests.waiting import until
 from txnctl.checking.everything import Checked
 from txnctl.commands.check import show_checked
-from txnctl.commands.names import _delete_all, _said
+from txnctl.commands.names import _delete_all, _expect_deleted, _said
 from txnctl.commands.piping import _has_committed, _Sent, _tell_unread, write
-from txnctl.commands.shared.asking import addresses_of
+from txnctl.commands.shared.asking import addresses_of, asking
 from txnctl.commands.shared.lines import Input, PipedMessage, runs
 from txnctl.commands.shared.output import Format, _print_blocks, _table, cell, show_rows
 from txnctl.commands.snapshots import _show
 from txnctl.commands.topics import _as_typed, _show_layout
-from txnwire.errors import InvalidArgument, InvalidTxnState, Overloaded
+from txnstore.etcd.embedded_etcd import free_port
+from txnwire.errors import ConnectionLost, InvalidArgument, InvalidTxnState, NameNotFound, Overloaded
 
 ROWS: list[dict[str, Any]] = [{"name": "a", "count": 1000, "note": "x"}, {"name": "longer", "count": 2, "note": "y"}]
 COLUMNS = ["name", "count", "note"]
@@ -123,6 +126,51 @@ async def test_names_are_forgotten_in_several_requests_and_once_more_where_some_
     )
 
 
+@pytest.mark.parametrize(
+    ("answers", "asked", "left"),
+    [
+        ([told(1)], [None], {"open": 1, "kept": 0, "changed": 0}),
+        ([told(1, kept=2)], [None], {"open": 1, "kept": 2, "changed": 0}),
+        ([told(1, "m", kept=1), told(1)] * 3, [None, "m"] * 3, {"open": 2, "kept": 1, "changed": 0}),
+        ([told(1, changed=1)] * 3, [None] * 3, {"open": 1, "kept": 0, "changed": 1}),
+        ([told(1, "m"), told(1, "m")], [None, "m"], {"open": 2, "kept": 0, "changed": 0}),
+    ],
+    ids=["at once", "the newest of one request", "the newest of several", "always changed", "no further"],
+)
+async def test_forgetting_is_repeated_as_long_as_that_may_help_and_not_for_ever(
+    answers: list[dict[str, Any]], asked: list[str | None], left: dict[str, int]
+) -> None:
+    """▲ A request spares the newest of what it has read itself; what came before it, of another request, is not."""
+    service = Names(*answers)
+    assert await _delete_all(service, "orders/") == {"deleted": len(asked), **left}
+    assert service.asked == asked
+
+
+def test_of_names_that_are_forgotten_only_what_there_was_is_said() -> None:
+    nothing = {"deleted": 2000, "open": 0, "kept": 0, "changed": 0}
+    assert _said(nothing, None) == "2,000 names forgotten"
+    assert _said(nothing | {"open": 1}, None) == "2,000 names forgotten, 1 are open and stay"
+    assert _said(nothing, "orders/1") == "orders/1: forgotten"
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "said"),
+    [
+        ("open", InvalidTxnState, "the transaction of 'n' is open: commit or abort it first"),
+        ("kept", InvalidTxnState, "'n' stays: its begin asked for keep_newest"),
+        ("changed", InvalidTxnState, "'n' was changed meanwhile: look again"),
+        (None, NameNotFound, "no transaction is known by the name 'n'"),
+    ],
+)
+def test_a_name_that_is_not_forgotten_is_told_with_the_reason(
+    what: str | None, error: type[Exception], said: str
+) -> None:
+    answer = {"deleted": 0, "open": 0, "kept": 0, "changed": 0}
+    _expect_deleted("n", answer | {"deleted": 1})
+    with pytest.raises(error, match=said):
+        _expect_deleted("n", answer if what is None else answer | {what: 1})
+
+
 def test_a_split_and_a_merge_of_several_name_all_segments_that_they_made(capsys: pytest.CaptureFixture[str]) -> None:
     paths = [f"t/n/x/{name}" for name in ("0000-7fff-0", "8000-ffff-1", "0000-3fff-2", "4000-7fff-3", "8000-ffff-4")]
     children = [(2, 3), (4,), (), (), ()]
@@ -201,6 +249,24 @@ class Cancelled:
 @pytest.mark.parametrize(("error", "committed"), [(None, True), (InvalidTxnState("it is ABORTED"), False)])
 async def test_whether_a_cancelled_commit_counts_is_asked(error: Exception | None, committed: bool) -> None:
     assert await _has_committed(cast(Any, Cancelled(error))) is committed
+
+
+async def test_of_several_servers_that_do_not_answer_each_is_told_with_its_error() -> None:
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    with pytest.raises(ConnectionLost, match=r"^no server answers \(") as raised:
+        async with asking(f"txn://{','.join(addresses)}"):
+            pytest.fail("nobody is there")
+    first, second = str(raised.value).removeprefix("no server answers (").partition("). Is ")[0].split("; ")
+    assert (first.startswith(addresses[0]), second.startswith(addresses[1])) == (True, True), raised.value
+
+
+async def test_a_server_that_was_asked_has_no_connection_left(cluster: InProcessCluster) -> None:
+    server = cluster.servers["control"].server
+    before = server._connections
+    for _ in range(3):
+        async with asking(cluster.url) as asked:
+            assert (await asked.ask("process.describe"))["id"] == "control"
+    await until(lambda: server._connections <= before, lambda: f"{server._connections} connections to be {before}")
 
 
 def test_a_url_that_is_none_is_named_by_its_option() -> None:
