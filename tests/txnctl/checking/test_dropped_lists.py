@@ -147,3 +147,55 @@ def test_c12_a_line_that_cannot_be_read_is_told_with_its_file_and_what_to_do(tmp
         DroppedList(tmp_path / "dropped-2.jsonl").go_on((1,), Picture())
     path.write_bytes(b'{"txn"')
     DroppedList(tmp_path / "dropped-2.jsonl").go_on((1,), Picture())
+
+
+def test_c12_a_line_tells_whose_a_transaction_was_when_and_why_it_is_dropped(tmp_path: Path) -> None:
+    found = DroppedList(tmp_path / "dropped-1.jsonl")
+    found.write()
+    assert not found.path.exists(), "no file without a transaction"
+    of_alice = Header(state=COMMITTED, timeout_ms=9, created_ms=1_000, finalized_ms=2_500, owner="alice", name="job/1")
+    found.add(LATER, BEGUN_AFTER, why="its ledger has it")
+    found.add(TORN, LOST_PART, header=of_alice, why="1 of 2 entries are left")
+    found.add(UNDECIDED, OPEN_AT_BACKUP, header=Header(state=OPEN, timeout_ms=9, created_ms=0))
+    for segment, messages in ((SEGMENT, 2), (SEGMENT, 3), (f"{TOPIC}/8000-ffff-1", 1)):
+        found.left(TORN, segment, messages)
+    found.write()
+    nothing: dict[str, Any] = {"name": None, "begun": None, "committed": None, "messages": {}}
+    assert [json.loads(line) for line in found.path.read_text().splitlines()] == [
+        {
+            **{"txn": str(TORN), "because": LOST_PART, "why": "1 of 2 entries are left", "was_committed": True},
+            **{"owner": "alice", "name": "job/1", "begun": "1970-01-01T00:00:01.000+00:00"},
+            **{"committed": "1970-01-01T00:00:02.500+00:00", "messages": {SEGMENT: 5, f"{TOPIC}/8000-ffff-1": 1}},
+        },
+        {
+            **{"txn": str(UNDECIDED), "because": OPEN_AT_BACKUP, "why": None, "was_committed": None},
+            **{"owner": "anonymous", **nothing},
+        },
+        {
+            **{"txn": str(LATER), "because": BEGUN_AFTER, "why": "its ledger has it", "was_committed": None},
+            **{"owner": None, **nothing},
+        },
+    ]
+    assert (len(found), found.holds(TORN), found.holds(ENDED)) == (3, True, False)
+
+
+@pytest.mark.parametrize(
+    ("committed", "others", "said"),
+    [
+        (0, 1, "(1 begun after the backup): whether 1 of them had been committed, nothing tells"),
+        (1, 0, "(1 lost a part): 1 of them are known to have been committed"),
+        (1_000, 2_000, "(2,000 begun after the backup, 1,000 lost a part): 1,000 of them are known to have been "
+         "committed; whether 2,000 of them had been committed, nothing tells"),
+    ],
+)  # fmt: skip
+def test_c12_the_summary_counts_what_there_is_and_names_the_list(
+    tmp_path: Path, committed: int, others: int, said: str
+) -> None:
+    found = DroppedList(tmp_path / "dropped-1.jsonl")
+    for number in range(committed):
+        found.add(TxnId(1, number), LOST_PART, header=header(COMMITTED))
+    for number in range(others):
+        found.add(TxnId(2, number), BEGUN_AFTER)
+    assert found.summary() == (
+        f"{committed + others:,} transactions are aborted for good {said}. Their ids, and details of each: {found.path}"
+    )

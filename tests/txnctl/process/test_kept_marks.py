@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,61 @@ def test_e8_a_mark_of_a_later_version_is_not_read_as_this_one(tmp_path: Path) ->
     (tmp_path / FILE).write_bytes(msgspec.json.encode(later))
     with pytest.raises(DataCorrupt, match="version 2; this program reads 1"):
         StoreMark(tmp_path).judge(store("a"), 1)
+
+
+def test_e8_a_mark_that_has_gone_is_not_made_again(tmp_path: Path) -> None:
+    """▲ Its folder has gone with it: the ledgers would be written into another one."""
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path / FILE} is not there any more: is the disk .* mounted\?"):
+        StoreMark(tmp_path).write(store("a"), 100, again=True)
+    assert list(tmp_path.iterdir()) == []
+    StoreMark(tmp_path).write(store("a"), 100)
+    StoreMark(tmp_path).write(store("a"), 101, again=True)
+    assert kept(tmp_path).revision == 101
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"v": 1}', b"\xff"])
+def test_e8_what_is_no_mark_is_named_with_what_is_wrong_of_it(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(DataCorrupt, match=rf"{tmp_path / FILE}: not a store mark of version 1: .+"):
+        StoreMark(tmp_path).read()
+
+
+@pytest.mark.parametrize(
+    ("mark", "known"),
+    [
+        (Mark(incarnation="now", revision=1), True),
+        (Mark(incarnation="before", revision=1), True),
+        (Mark(incarnation="next", revision=1, former=["now"]), True),
+        (Mark(incarnation="next", revision=1, former=["before"]), False),
+        (Mark(incarnation="strange", revision=1), False),
+    ],
+    ids=["of now", "of before a repair", "of after the next one", "of another way on", "of another"],
+)
+def test_e8_a_mark_belongs_to_its_store_before_and_after_a_repair(mark: Mark, known: bool) -> None:
+    assert mark.knows(store("now", former=["before"])) is known
+
+
+@pytest.mark.parametrize(("revision", "fit"), [(99, False), (100, True), (101, True)])
+def test_e8_a_store_is_fit_from_the_revision_on_that_it_had_reached(tmp_path: Path, revision: int, fit: bool) -> None:
+    StoreMark(tmp_path).write(store("a"), 100)
+    with nullcontext() if fit else pytest.raises(StoreUnfit, match="at revision 99 but had reached 100"):
+        StoreMark(tmp_path).judge(store("a"), revision)
+
+
+@pytest.mark.parametrize(
+    ("identity", "told"),
+    [
+        (store("b"), "another"),
+        (store("b", former=["a"]), "as it was before a repair, or is after one without this folder"),
+    ],
+    ids=["another", "a repaired one"],
+)
+def test_e8_ledgers_of_another_store_are_not_served_and_both_are_named(
+    tmp_path: Path, identity: Incarnation, told: str
+) -> None:
+    StoreMark(tmp_path).write(store("a"), 100)
+    with pytest.raises(StoreUnfit, match=rf"belong to etcd store a, and etcd is b \({told}\): use the right one"):
+        StoreMark(tmp_path).judge(identity, 200)
 
 
 def test_e8_the_mark_of_another_cluster_is_not_replaced(tmp_path: Path) -> None:

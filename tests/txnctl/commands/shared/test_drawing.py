@@ -176,6 +176,7 @@ def test_a_policy_is_typed_in_one_word(text: str, policy: Any) -> None:
         ("max_segments=8,merge_after_s=soon", "merge_after_s=soon"),
         ("max_segments=8,split_bytes_per_s=much", "split_bytes_per_s=much"),
         ("max_segments=", "max_segments="),
+        ("split_messages_per_s=5m", "split_messages_per_s=5m"),
     ],
 )
 def test_a_policy_that_is_none_is_refused_with_the_part_that_is_wrong(text: str, wrong: str) -> None:
