@@ -19,7 +19,9 @@ from txnstore.records import (
     TopicRecord,
     TransactionKey,
     TxnSeq,
+    encode,
 )
+from txnstore.store import Commit, Put
 from txnwire.ids import TxnId
 from txnwire.names import TopicName
 
@@ -38,7 +40,7 @@ async def test_e8_ids_epochs_and_counts_of_all_topics_keys_subscriptions_and_cur
     picture = Picture(
         topics={path: topology(path) for path in topics},
         id_blocks={0: TxnSeq(next=5), 1: TxnSeq(next=6)},
-        txn_keys={keys.txn_key("alice", name): TransactionKey(epoch=2) for name in "ab"},
+        txn_keys={keys.txn_key("alice", name): TransactionKey(epoch=2, attempt="7", begins=3) for name in "ab"},
         assignments={(path, "job"): AssignmentRecord(epoch=3, consumers={}) for path in topics},
         marks={(f"{path}/0000-ffff-0", "job"): CursorMark(position=(1, 1), seeks=4) for path in topics},
     )
@@ -54,7 +56,7 @@ async def test_e8_ids_epochs_and_counts_of_all_topics_keys_subscriptions_and_cur
         **{keys.txn_seq(tcid): {"next": IDS_STEP} for tcid in range(3)},
         keys.topic(ONE): {"epoch": 1 + step, "next_segment_id": 10},
         keys.topic(TWO): {"epoch": 1 + step, "next_segment_id": 8},
-        **{keys.txn_key("alice", name): {"epoch": 2 + step} for name in "ab"},
+        **{keys.txn_key("alice", name): {"epoch": 2 + step, "attempt": "", "begins": 3} for name in "ab"},
         **{keys.assignment(path, "job"): {"epoch": 3 + step} for path in topics},
         **{keys.cursor_block(f"{path}/0000-ffff-0", "job", "mark"): {"seeks": 4 + step} for path in topics},
         keys.SEGMENT_IDS: {"floor": 10},
@@ -65,6 +67,25 @@ async def test_e8_ids_epochs_and_counts_of_all_topics_keys_subscriptions_and_cur
     } == told
     assert raised.keys() == told.keys()
     assert isinstance(raised[keys.SEGMENT_IDS], SegmentIds)
+
+
+@pytest.mark.parametrize(
+    ("stands", "given", "on_disk", "returned", "put_there"),
+    [(50, 7, [], 7, 50), (50, 60, [], 60, 60), (50, 7, [f"{ONE}/0000-ffff-59"], 60, 60), (None, 0, [], 0, 0)],
+)
+async def test_e8_the_floor_of_segment_ids_is_never_lowered(
+    memory_store: MemoryStore, stands: int | None, given: int, on_disk: list[str], returned: int, put_there: int
+) -> None:
+    """▲ A topic of before would get segments whose files are there."""
+    if stands is not None:
+        await memory_store.commit(Commit(puts=(Put(keys.SEGMENT_IDS, encode(SegmentIds(floor=stands))),)))
+    raised: dict[bytes, msgspec.Struct] = {}
+
+    async def put(key: bytes, record: msgspec.Struct) -> None:
+        raised[key] = record
+
+    assert await raise_ids(memory_store, put, Picture(), Used(0, on_disk, steps=1, generation=1), given) == returned
+    assert raised == {keys.SEGMENT_IDS: SegmentIds(floor=put_there)}
 
 
 @pytest.mark.parametrize(
