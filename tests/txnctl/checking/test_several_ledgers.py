@@ -155,6 +155,26 @@ async def test_what_is_damaged_hides_nothing_that_is_broken_behind_it(
     ]
 
 
+@pytest.mark.parametrize("entries", [1, 3])
+async def test_damage_is_found_in_whichever_entry_of_a_closed_ledger_it_is(
+    ledgers: FileLedgerStore, tmp_path: Path, entries: int
+) -> None:
+    for damaged in range(entries):
+        writer = await ledgers.create(LOW, damaged + 1, incarnation="i")
+        for number in range(entries):
+            writer.append(b"entry %d of all" % number)
+        await writer.close(b"")
+        [file] = (tmp_path / "ledgers").rglob(f"{damaged + 1}.ledger")
+        content = file.read_bytes()
+        file.write_bytes(content.replace(b"entry %d of" % damaged, b"damage %d f" % damaged))
+        assert file.read_bytes() != content
+    picture = Picture(ledgers={LOW: listed(*((number + 1, entries, 0) for number in range(entries)))})
+    found = [one async for one in broken_ledgers(picture, ledgers, lambda _: None)]
+    assert [(rule, text.partition(":")[0]) for rule, text in found] == [
+        ("closed_ledgers_are_whole", f"{LOW} ledger {number + 1}") for number in range(entries)
+    ]
+
+
 async def test_a_sidecar_of_which_a_later_record_lies_beyond_its_ledger_is_not_whole(ledgers: FileLedgerStore) -> None:
     await write(ledgers, LOW, 1, 2)
     aborted: AbortedAt = {(TxnId(1, n), None): Position(1, n) for n in range(4)}

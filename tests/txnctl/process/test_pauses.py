@@ -9,7 +9,7 @@ import pytest
 
 from tests.coordinator_v5.processes import StepClock
 from tests.segments.virtual_time import virtual_time
-from txnctl.process.pauses import TICK_S, WINDOW_S, Pauses
+from txnctl.process.pauses import BUSY_FOR_S, IDLE_TICK_S, LATE_S, TICK_S, WINDOW_S, Pauses
 from txnwire.clock import SystemClock
 
 
@@ -52,3 +52,30 @@ async def test_of_a_pause_it_is_told_how_much_was_our_own_work() -> None:
     worked[0] = 0.3
     pauses.woke(now + 3 * TICK_S + 0.81)  # busy, and hardly late
     assert pauses.longest_work_s() == pytest.approx(0.2)
+
+
+@virtual_time
+async def test_a_loop_that_is_on_time_is_looked_at_seldom_and_one_that_was_late_often_for_a_second() -> None:
+    """A hundred looks a second would be most of an idle process' work."""
+    pauses = Pauses(StepClock(), cpu=lambda: 0.0)
+    began = now = asyncio.get_running_loop().time()
+
+    def woke(late_s: float) -> float:
+        """The time until the next look."""
+        nonlocal now
+        now += pauses._tick_s + late_s
+        pauses.woke(now)
+        return pauses._tick_s
+
+    while now - began < BUSY_FOR_S - 2 * TICK_S:
+        assert woke(LATE_S / 2) == TICK_S, "a process that starts is busy"
+    while woke(LATE_S / 2) == TICK_S:
+        assert now - began < BUSY_FOR_S
+    assert [woke(LATE_S / 2) for _ in range(3)] == [IDLE_TICK_S] * 3
+    assert woke(2 * LATE_S) == TICK_S
+    late_at = now
+    while now - late_at < BUSY_FOR_S - 2 * TICK_S:
+        assert woke(0.0) == TICK_S
+    while woke(0.0) == TICK_S:
+        assert now - late_at < BUSY_FOR_S
+    assert pauses._tick_s == IDLE_TICK_S
