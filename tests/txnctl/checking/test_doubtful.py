@@ -70,6 +70,19 @@ def test_of_what_has_operation_records_the_entries_are_counted(there: int, ended
     assert found_in(NOW_MS - 60_000, there=2, ops=2) == {}
 
 
+@pytest.mark.parametrize(
+    ("state", "decided_at"), [(OPEN, MARK + 1), (ABORTED, MARK + 1), (COMMITTED, MARK), (COMMITTED, MARK - 1)]
+)
+def test_entries_are_counted_of_what_was_committed_behind_the_mark_alone(state: str, decided_at: int) -> None:
+    """▲ An open one is still writing, and what was stored as the mark was written is whole."""
+    assert found_in(NOW_MS, state=state, decided_at=decided_at, there=1, ops=2) == {}
+
+
+def test_a_header_of_which_no_revision_is_known_is_not_behind_the_mark() -> None:
+    picture = Picture(headers={TXN: Header(state=COMMITTED, timeout_ms=1, created_ms=1, finalized_ms=NOW_MS)})
+    assert doubtful(picture, {(TXN, ONE): 2}, folder_revision=0, ended_ms=NOW_MS) == {}
+
+
 def test_of_several_that_were_committed_in_the_last_moment_each_is_found() -> None:
     """Some of them because of the clock, others by what they have operation records of; the last to end comes last."""
     picture = Picture()
