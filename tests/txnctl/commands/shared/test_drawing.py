@@ -148,6 +148,56 @@ def test_a_merged_segment_of_which_only_the_second_parent_is_drawn_is_drawn_once
     ]
 
 
+def test_what_came_into_a_segment_before_it_was_sealed_does_not_come_in_any_more() -> None:
+    load = {"messages_per_s": 5.0, "bytes_per_s": 900.0}
+    sealed = segment(0, 0, 0xFFFF, [], [1], load=load, backlog={"job": 1})
+    lines = drawn(sealed, segment(1, 0, 0xFFFF, [0], []))
+    assert not any("comes in" in line or "/s" in line for line in lines)
+    lines = drawn(sealed, segment(1, 0, 0xFFFF, [0], [], load=load))
+    assert ["5/s 1 kB/s" in line for line in lines[3:]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "bar"),
+    [
+        (0, 0x00FF, "█···············"),
+        (0, 0x0FFF, "█···············"),
+        (0, 0x1000, "██··············"),
+        (0x0FFF, 0x1FFF, "██··············"),
+        (0x1000, 0x1FFF, "·█··············"),
+        (0xFF00, 0xFFFF, "···············█"),
+    ],
+)
+def test_a_bar_covers_all_that_a_segment_has_a_part_of(lo: int, hi: int, bar: str) -> None:
+    assert bar in drawn(segment(0, lo, hi, [], []))[-1]
+
+
+@pytest.mark.parametrize(
+    ("backlog", "shown"),
+    [
+        ({"a": 1, "b": 2, "c": 3}, "c 3, b 2, a 1"),
+        ({"a": 1, "b": 1, "c": 1, "d": 1000}, "d 1,000, a 1, b 1 and 1 more"),
+        ({"a": 1, "b": 0}, "a 1"),
+    ],
+)
+def test_the_longest_backlogs_are_named_and_the_others_counted(backlog: dict[str, int], shown: str) -> None:
+    assert drawn(segment(0, 0, 0xFFFF, [], [], backlog=backlog))[-1].endswith(f"  {shown}")
+
+
+def test_one_entry_that_is_held_back_is_told_as_one() -> None:
+    lines = drawn(segment(0, 0, 0xFFFF, [], [], pinned_by=[PIN | {"entries_behind": 1}]))
+    assert lines[-1].strip() == "held at 1:7 by 0003-1 of alice, 1 entry behind it"
+
+
+@pytest.mark.parametrize("why", [{"backlog": {"job": 1}}, {"pinned_by": [PIN]}, {"error": "NotOwner: nobody"}])
+def test_a_sealed_segment_is_drawn_as_long_as_anything_of_it_matters(why: dict[str, Any]) -> None:
+    parts = [segment(1, 0, 0xFFFF, [0], [2]), segment(2, 0, 0xFFFF, [1], [])]
+    lines = drawn(segment(0, 0, 0xFFFF, [], [1], **why), *parts)
+    assert ("0000-ffff-0" in lines[3], "older segment" in lines[-1]) == (True, False)
+    lines = drawn(segment(0, 0, 0xFFFF, [], [1], backlog={"job": 0}), *parts)
+    assert lines[-1].startswith("1 older segment more, sealed, with 1,234 entries that no subscription needs")
+
+
 def test_nobody_owns_it_and_nothing_is_known() -> None:
     lines = drawn(segment(0, 0, 0xFFFF, [], [], owner=None, entries=None, last_confirmed=None, max_read_position=None))
     assert lines[-1] == "0000-ffff-0  ████████████████  active  nobody"
