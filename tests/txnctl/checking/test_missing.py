@@ -298,3 +298,15 @@ def test_c12_of_what_was_collected_what_may_have_committed_behind_the_mark_is_na
 
     assert unsure(BEHIND) == (TxnId(1, 1), TxnId(1, 2))
     assert unsure(MARK) == ()
+
+
+@pytest.mark.parametrize(
+    ("exact", "present", "told"),
+    [
+        (True, True, "had 5 entries, 2 are there: 3 that were acknowledged are missing"),
+        (False, True, "had at least 5 entries, 2 are there: at least 3 that were acknowledged are missing"),
+        (True, False, "had 5 entries, its file is not there: 3 that were acknowledged are missing"),
+    ],
+)
+def test_c12_what_a_ledger_lacks_is_told_with_what_it_had_and_has(exact: bool, present: bool, told: str) -> None:
+    assert str(Shortfall("t/n/x/0000-ffff-0", 7, 5, 2, exact, present)) == f"t/n/x/0000-ffff-0: ledger 7 {told}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from coordinator_v5.settings import NameSettings
@@ -37,6 +39,27 @@ def test_what_makes_no_sense_is_refused(text: str) -> None:
         keeps(text)
     with pytest.raises(InvalidArgument, match="names_keep"):
         load(None, names_keep=text)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "said"),
+    [
+        (keeps, "orders=7d", "'orders=7d': expected a value for all namespaces first, as 7d, orders=90d"),
+        (bounds, "orders=5", "'orders=5': expected a value for all namespaces first, as 2000000, orders=100000"),
+        (keeps, "7d,8d", "'7d,8d': expected one value, and then one of each namespace, as 7d, orders=90d"),
+        (bounds, "7,a=1,a=2", "'7,a=1,a=2': expected one value, and then one of each namespace, as 2000000, orders="),
+        (keeps, "7d, a=59s", "'59s': expected a minute to 100 years"),
+        (bounds, "5, a=0", "'0': expected a number from 1 on"),
+        (bounds, "٣", "'٣': expected a number from 1 on"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_is_right(read: Callable[[str], object], text: str, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{said}"):
+        read(text)
+
+
+def test_what_is_for_all_may_come_behind_single_namespaces() -> None:
+    assert bounds("a=1, 7 , b= 2") == (7, {"a": 1, "b": 2})
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "5,a=0", "1.5"])
