@@ -177,8 +177,10 @@ async def test_x1_a_checkpoint_is_told_with_what_the_sink_has_committed(
     [
         (("keys", "delete", "etl"), "fence the holder of transaction key etl of anonymous?"),
         (("subscriptions", "delete", TOPIC, "billing"), f"Delete subscription billing of {TOPIC}?"),
+        (("names", "delete", "job/1"), "forget the name job/1? A program that begins one again does its work again"),
+        (("names", "delete", "--prefix", "job/"), "forget all names that start with 'job/'? A program"),
     ],
-    ids=["keys", "subscriptions"],
+    ids=["keys", "subscriptions", "a name", "names"],
 )
 def test_at_a_terminal_nothing_that_cannot_be_undone_goes_unasked(words: tuple[str, ...], question: str) -> None:
     code, shown = on_a_terminal(*words, "--url", NOBODY, columns=200, answer="n\n")

@@ -224,6 +224,10 @@ def splitting(since_ms: int) -> Callable[[Picture], object]:
             lambda p: (keyed(p, None), p.headers.update({TXN: replace(p.headers[TXN], state="COMMITTED")})),
             None,
         ),
+        (
+            lambda p: (named_again(p, None), p.headers.update({TXN: replace(p.headers[TXN], state="COMMITTED")})),
+            None,
+        ),
         (lambda p: split(p, seal=(1, 9)), None),
         (lambda p: p.ledgers.update({HIGH: LedgerRecord(ledgers=[])}), None),
         (lambda p: p.ledgers.update({HIGH: LedgerRecord(ledgers=[], trimmed_below=(9, 0))}), None),

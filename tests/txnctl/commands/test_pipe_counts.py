@@ -199,9 +199,14 @@ async def test_where_nothing_is_left_unread_nothing_is_said(capsys: pytest.Captu
 class Producer:
     def __init__(self) -> None:
         self.sent: list[list[bytes]] = []
+        self.alone: list[dict[str, object]] = []
 
     async def send_many(self, messages: list[tuple[bytes | None, bytes]], *, txn: object) -> None:
         self.sent.append([value for _, value in messages])
+
+    async def send(self, value: bytes, **more: object) -> None:
+        self.sent.append([value])
+        self.alone.append(more)
 
 
 async def produced(
@@ -239,6 +244,14 @@ async def test_of_lines_with_a_wrong_one_those_before_it_are_sent_and_counted_an
     producer, sent, error = await produced(monkeypatch, lines + b'{}\n{"value": "3"}\n', form=Input.JSON)
     assert (producer.sent, sent.messages) == ([[b"0", b"1", b"2"]], 3)
     assert str(error).startswith("line 4: neither")
+
+
+async def test_a_message_with_more_than_key_and_value_is_sent_with_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = b'{"value": "1", "key": "k", "properties": {"a": "b"}, "event_time_ms": 5}'
+    lines = b'{"value": "0"}\n' + whole + b'\n{"value": "2"}\n'
+    producer, sent, _ = await produced(monkeypatch, lines, form=Input.JSON)
+    assert (producer.sent, sent.messages) == ([[b"0"], [b"1"], [b"2"]], 3)
+    assert producer.alone == [{"key": b"k", "properties": {"a": "b"}, "event_time_ms": 5, "txn": None}]
 
 
 async def test_an_input_without_a_line_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

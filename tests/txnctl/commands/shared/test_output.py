@@ -75,7 +75,7 @@ def test_a_line_is_said_as_it_is_however_long_and_with_what_looks_like_markup(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    line = "[bold]name[/bold] [x] " + "word " * 20 + "end"
+    line = "[bold]name[/bold] [x] 7 of 'all' " + "word " * 20 + "end"
     for terminal in (False, True):
         monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
         say(line)
