@@ -54,6 +54,7 @@ def _by_namespace(text: str, read: Callable[[str], T], example: str) -> tuple[T,
     single: dict[str, T] = {}
     for part in text.split(","):
         namespace, equals, value = part.strip().rpartition("=")
+        namespace = namespace.strip()
         known = namespace in single if equals else bool(for_all)
         if known or "/" in namespace:
             raise InvalidArgument(f"{text!r}: expected one value, and then one of each namespace, {example}")

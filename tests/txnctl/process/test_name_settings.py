@@ -58,6 +58,12 @@ def test_what_is_wrong_is_told_with_what_is_right(read: Callable[[str], object],
         read(text)
 
 
+def test_blanks_around_a_namespace_are_no_part_of_it() -> None:
+    assert keeps("7d, orders = 90d") == (7 * 86_400, {"orders": 90 * 86_400})
+    with pytest.raises(InvalidArgument, match="one of each namespace"):
+        bounds("7,a=1,a =2")
+
+
 def test_what_is_for_all_may_come_behind_single_namespaces() -> None:
     assert bounds("a=1, 7 , b= 2") == (7, {"a": 1, "b": 2})
 

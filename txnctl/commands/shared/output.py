@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -73,8 +73,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output:
         return
     shown, terminal = [[cell(row.get(column)) for column in columns] for row in rows], console()
     table = _table(rows, columns, shown)
-    needed = Measurement.get(terminal, terminal.options.update(max_width=PIPE_COLUMNS), table).minimum
-    if needed <= terminal.width:
+    if _least_width(columns, shown) <= terminal.width:
         terminal.print(table)
     else:
         _print_blocks(columns, shown, terminal)
@@ -83,19 +82,34 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output:
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], shown: Sequence[Sequence[str]]) -> Table:
     """Short cells and the words of titles stay whole; long cells fold."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
-    for at, column in enumerate(columns):
+    for column, longest in zip(columns, _longest(shown), strict=True):
         numbers = all(isinstance(row.get(column), int | float | None) for row in rows)
-        title = _title(column)
         table.add_column(
-            title,
+            _title(column),
             justify="right" if numbers else "left",
             overflow="fold",
-            min_width=max(map(len, title.split())),
-            no_wrap=max(len(line[at]) for line in shown) <= WHOLE_COLUMNS,
+            min_width=_longest_word(column),
+            no_wrap=longest <= WHOLE_COLUMNS,
         )
     for line in shown:
         table.add_row(*map(Text, line))
     return table
+
+
+def _least_width(columns: Sequence[str], shown: Sequence[Sequence[str]]) -> int:
+    """With what stays whole, and two characters between columns. ▲ rich's own measure leaves out a part of these, and
+    cuts cells where the terminal has no room for them."""
+    whole = (longest if longest <= WHOLE_COLUMNS else 0 for longest in _longest(shown))
+    return sum(map(max, whole, map(_longest_word, columns))) + 2 * (len(columns) - 1)
+
+
+def _longest(shown: Sequence[Sequence[str]]) -> list[int]:
+    """Of each column's cells."""
+    return [max(map(cell_len, cells)) for cells in zip(*shown, strict=True)]
+
+
+def _longest_word(column: str) -> int:
+    return max(map(len, _title(column).split()))
 
 
 def _title(column: str) -> str:

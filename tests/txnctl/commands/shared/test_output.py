@@ -102,3 +102,24 @@ def test_a_wide_terminal_shows_a_table_with_short_titles_and_a_narrow_one_a_bloc
         "",
         *("topic     u", "oldest s  1,000", "read to   12:34"),
     ]
+
+
+def test_at_every_width_what_is_short_is_shown_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rich's measure of a table leaves out a part of its padding: cells lost their last characters."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    row = {
+        "txn": "0003-00000000000004d2", "state": "OPEN", "age_s": 1.5, "timeout_in_s": 58.5, "owner": "anonymous",
+        "reason": None, "note": "a note of more characters than are kept whole",
+    }  # fmt: skip
+    tables = 0
+    for width in range(20, 130):
+        monkeypatch.setenv("COLUMNS", str(width))
+        show_rows([row], list(row), Format.TABLE, empty="")
+        words = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).split()
+        assert {"0003-00000000000004d2", "OPEN", "1.5", "58.5", "anonymous", "-", "txn", "owner", "reason"} <= set(
+            words
+        )
+        tables += words[1] == "state"
+    assert tables > 50
