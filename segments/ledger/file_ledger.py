@@ -21,7 +21,7 @@ from segments.ledger import ledger_files, ledger_format
 from segments.ledger.file_ledger_writer import FileLedgerWriter, fenced_by, forget_unwritten
 from segments.ledger.io_threads import IoThreads
 from segments.ledger.ledger import DiskRoom, LedgerFailed, LedgerFenced, LedgerPlace, LedgerUnreadable, Recovered
-from segments.ledger.ledger_files import LedgerPaths, OpenFile, reader_of
+from segments.ledger.ledger_files import LedgerPaths, OpenFile, close_file, reader_of
 from segments.ledger.ledger_format import Footer, LedgerHeader, LedgerScan, OpenedHeader
 from segments.ledger.ledger_reserve import Reserve
 from txnwire.errors import DataCorrupt, InvalidArgument
@@ -270,16 +270,16 @@ class FileLedgerStore:
             return fd, fenced
 
         try:
-            fd, fenced = await self._work(create, f"creating {paths.ledger}", discard=lambda made: os.close(made[0]))
+            fd, fenced = await self._work(create, f"creating {paths.ledger}", discard=lambda made: close_file(made[0]))
         except LedgerFailed as error:
             if isinstance(error.__cause__, FileExistsError):
                 raise LedgerFailed(f"{paths.ledger} exists already: ledger ids are never used twice") from error
             raise
         if fenced is not None:
-            os.close(fd)
+            close_file(fd)
             raise LedgerFenced(fenced)
         if self._stopped:
-            os.close(fd)
+            close_file(fd)
         self._expect_open()  # ▲ if the store has closed its writers already, nothing would close this one
         opened = ledger_format.decode_header(lambda offset, length: data[offset : offset + length], str(paths.ledger))
         writer = FileLedgerWriter(self, OpenFile(fd), paths, opened)

@@ -13,10 +13,13 @@ from functools import cached_property
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from segments.ledger.ledger_format import ReadAt
 from txnwire.errors import DataCorrupt, InvalidArgument
 from txnwire.names import SegmentName
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,15 @@ def set_aside(root: Path, segment: str, to: Path) -> Path:
     return target
 
 
+def close_file(fd: int) -> None:
+    """Close `fd`; an error (EIO from a network file system) is only logged. What counts in the file is synced by then,
+    and the descriptor is free all the same."""
+    try:
+        os.close(fd)
+    except OSError as error:
+        log.warning("file_not_closed", error=str(error))
+
+
 class OpenFile:
     """Shares a file descriptor between jobs in threads: after `release`, closes it when the last job has ended. Use it
     only from the event loop's thread."""
@@ -153,8 +165,10 @@ class OpenFile:
 
     def _close_if_idle(self) -> None:
         if self._released and self._users == 0 and self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            # ▲ Forget the number first: a second close would hit the file that has it by then, and acked entries of one
+            # ledger would go into another's file.
+            fd, self.fd = self.fd, -1
+            close_file(fd)
 
 
 def reader_of(fd: int) -> ReadAt:

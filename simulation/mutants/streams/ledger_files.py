@@ -6,6 +6,8 @@ from simulation.mutants.mutant import Mutant
 
 FAILING_FOLDERS = "tests/segments/owner/test_failing_folders.py::"
 
+ENDS = "tests/segments/ledger/test_file_ledger_ends.py::"
+
 IO_THREADS = "tests/segments/ledger/test_io_threads.py::"
 
 WHILE_CLOSING = (
@@ -380,6 +382,29 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(
             "tests/segments/ledger/test_file_ledger_ends.py::"
             "test_a_store_that_closes_tells_of_jobs_that_its_disk_does_not_answer",
+        ),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="closed-number-remembered",
+        rule="the number of a closed file is forgotten: by the next close another file has it",
+        section="§7",
+        file="segments/ledger/ledger_files.py",
+        old="            fd, self.fd = self.fd, -1\n            close_file(fd)\n",
+        new="            close_file(self.fd)\n",
+        tests=(ENDS + "test_l5_a_ledger_whose_close_fails_takes_no_file_from_another_one",),
+        why_tests=REAL_FILES,
+    ),
+    Mutant(
+        name="failed-close-raised",
+        rule="a file that fails to close stops neither the end of its ledger, nor a fence, nor the close of the store",
+        section="§7",
+        file="segments/ledger/ledger_files.py",
+        old='        log.warning("file_not_closed", error=str(error))\n',
+        new='        log.warning("file_not_closed", error=str(error))\n        raise\n',
+        tests=(
+            ENDS + "test_l5_a_ledger_whose_close_fails_takes_no_file_from_another_one",
+            ENDS + "test_a_close_that_fails_hides_no_fence_and_keeps_no_store_from_closing",
         ),
         why_tests=REAL_FILES,
     ),

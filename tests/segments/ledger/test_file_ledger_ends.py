@@ -411,3 +411,54 @@ async def test_a_caller_that_is_cancelled_in_the_turn_of_the_close_ends_as_cance
         await told
     gate.set()
     await asyncio.gather(closing, busy)
+
+
+def fail_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a network file system does: `close` of a ledger frees the descriptor and reports an error."""
+    real = os.close
+
+    def closed(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        real(fd)
+        if ".ledger" in path:
+            raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "close", closed)
+
+
+async def test_l5_a_ledger_whose_close_fails_takes_no_file_from_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ The other ledger would write its entries into whichever file gets its descriptor next."""
+    ledgers, successor = FileLedgerStore(tmp_path), FileLedgerStore(tmp_path)
+    writer = await filled(ledgers, 3)
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        fail_closing(broken)
+        assert (await writer.close(b"")).entries == 3
+    assert [(log["event"], log["error"]) for log in logs] == [("file_not_closed", "[Errno 5] input/output error")]
+    other = await filled(ledgers, 3, ledger_id=2)
+    writer.abandon()
+    third = await filled(ledgers, 3, ledger_id=3)
+    other.append(b"acked")
+    await other.sync()
+    assert [(await successor.fence(SEGMENT, ledger_id)).entries for ledger_id in (1, 2, 3)] == [3, 4, 3]
+    third.abandon()
+    for one in (ledgers, successor):
+        await one.close()
+
+
+async def test_a_close_that_fails_hides_no_fence_and_keeps_no_store_from_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers = FileLedgerStore(tmp_path)
+    await ledgers.fence(SEGMENT, 4)
+    for ledger_id in (1, 2, 3):
+        await filled(ledgers, 3, ledger_id)
+    await ledgers.fence(SEGMENT, 3)
+    with monkeypatch.context() as broken:
+        fail_closing(broken)
+        with pytest.raises(LedgerFenced):
+            await ledgers.create(SEGMENT, 4, incarnation="i")
+        await ledgers.close()
+    with pytest.raises(LedgerFailed, match="is closed"):
+        await ledgers.list()
