@@ -32,6 +32,8 @@ class Reserve:
     def keep(self, size: int) -> None:
         """Allocate the file unless it is large enough. Raises `OSError`, also if the folder is not there; deletes a
         partly allocated file then."""
+        if not size:
+            return  # without a watermark there is no reserve, and nothing to allocate
         size = min(size, MOST_BYTES)
         try:
             if self._path.stat().st_size >= size:

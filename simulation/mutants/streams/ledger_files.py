@@ -408,4 +408,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=REAL_FILES,
     ),
+    Mutant(
+        name="reserve-of-nothing",
+        rule="without a watermark there is no reserve, and no warning of it each second",
+        section="§7",
+        file="segments/ledger/ledger_reserve.py",
+        old="        if not size:\n",
+        new="        if size < 0:\n",
+        tests=(
+            "tests/segments/ledger/test_ledger_reserve.py::test_without_a_watermark_no_reserve_is_kept_and_none_is_missed",
+        ),
+        why_tests=REAL_FILES,
+    ),
 )
