@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import math
 import os
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -82,9 +84,8 @@ class Sent(Future[T]):
             raise for_good(InvalidArgument(forked_from(self._pid)))
         if timeout != 0 and not self.done():
             self._expect_elsewhere()
-        if timeout is None:
-            _wait(self)
-        error = super().exception(timeout)
+        _wait(self, timeout)
+        error = super().exception(0)
         self.looked.yes = True
         return error
 
@@ -417,11 +418,22 @@ def expect_not_abandoned(txn: TransactionImpl) -> None:
         )
 
 
-def _wait(future: Future[Any]) -> None:
-    """Wait until it is done; see `SIGNALS_S`."""
-    while not future.done():
-        with suppress(TimeoutError, CancelledError):
-            Future.exception(future, SIGNALS_S)
+def _wait(future: Future[Any], timeout: float | None = None) -> None:
+    """Wait until it is done or `timeout` seconds are over; see `SIGNALS_S`.
+
+    ▲ C1: suppresses nothing. A signal handler of the caller may raise `TimeoutError` too, as its own limit on the call:
+    without it the call would go on.
+
+    Sleeps on a plain lock. A future or an event takes a lock of its own around each sleep; a signal handler that calls
+    the face just then would wait for the loop, which needs that lock to go on."""
+    if future.done() or (timeout is not None and timeout <= 0):
+        return
+    ended = threading.Lock()
+    ended.acquire()
+    future.add_done_callback(lambda _: ended.release())
+    ends = math.inf if timeout is None else time.monotonic() + timeout
+    while not future.done() and (left := ends - time.monotonic()) > 0:
+        ended.acquire(timeout=min(left, SIGNALS_S))
 
 
 def _next(requests: queue.SimpleQueue[T]) -> T:

@@ -161,9 +161,15 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
             (
                 "interrupt-missed-by-a-send-s-result",
-                "        if timeout is None:\n            _wait(self)\n",
-                "",
+                "        _wait(self, timeout)\n        error = super().exception(0)\n",
+                "        error = super().exception(timeout)\n",
                 "result-of-a-send",
+            ),
+            (
+                "interrupt-missed-by-a-send-s-result-with-a-timeout",
+                "        _wait(self, timeout)\n        error = super().exception(0)\n",
+                "        if timeout is None:\n            _wait(self)\n        error = super().exception(timeout)\n",
+                "result-of-a-send-with-a-timeout",
             ),
         )
     ),

@@ -13,11 +13,13 @@ ELSEWHERE = f"{CLIENT}transactions/test_ends_elsewhere.py::"
 SILENT = f"{CLIENT}connection/test_silent_servers.py::"
 LETTERS = f"{CLIENT}consuming/feeds/test_dead_letters_at_the_end.py::"
 DELETED = f"{CLIENT}consuming/feeds/test_dead_letters_of_deleted_topics.py::"
+SIGNALS = f"{CLIENT}sync/test_sync_signals.py::"
 PATTERN = f"{CLIENT}consuming/test_topic_pattern.py::"
 
 NO_CLOSE = "a simulated client makes no call while it closes"
 NO_SILENCE = "a simulated server that is silent loses its connections"
 REACHED = "a simulated client that cannot reach a server for long is judged by what it reads, not by how long it waits"
+NO_THREADS = "it has neither threads nor signals"
 NO_PATTERN = "not looked for with seeds"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -305,5 +307,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        link = await _any_link(session, role, 0, deadline)\n",
         tests=(f"{SILENT}test_a_request_that_any_server_answers_goes_to_another_one_if_the_first_cannot_be_reached",),
         why_tests="no simulated client lists topics while a server is down",
+    ),
+    Mutant(
+        name="time-limit-of-a-handler-swallowed",
+        rule="a `TimeoutError` that a signal handler of the caller raises ends a synchronous call (C1)",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="        ended.acquire(timeout=min(left, SIGNALS_S))\n",
+        new=(
+            "        with suppress(TimeoutError, CancelledError):\n"
+            "            Future.exception(future, min(left, SIGNALS_S))\n"
+        ),
+        tests=(
+            f"{SIGNALS}test_c1_a_time_limit_of_the_caller_s_own_that_a_signal_handler_raises_ends_the_call[receive]",
+        ),
+        why_tests=NO_THREADS,
     ),
 )

@@ -55,8 +55,8 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="who did not wait for a send to fail has not been told of it (C4)",
         section="§11",
         file="txnclient/sync/bridge.py",
-        old=("        error = super().exception(timeout)\n        self.looked.yes = True\n        return error\n"),
-        new="        self.looked.yes = True\n        return super().exception(timeout)\n",
+        old=("        error = super().exception(0)\n        self.looked.yes = True\n        return error\n"),
+        new="        self.looked.yes = True\n        return super().exception(0)\n",
         tests=(
             f"{CLIENT}sync/test_sync_sends.py::test_c4_who_did_not_wait_for_a_send_to_fail_has_not_been_told_of_it",
         ),

@@ -389,8 +389,9 @@ UNSEEN = """
         "consumer.receive(timeout=60)",
         "txnclient.sync.process(consumer, print)",
         "txnclient.sync.bridge.Sent(print, None).result()",
+        "txnclient.sync.bridge.Sent(print, None).result(timeout=60)",
     ],
-    ids=["receive", "process", "result-of-a-send"],
+    ids=["receive", "process", "result-of-a-send", "result-of-a-send-with-a-timeout"],
 )
 async def test_an_interrupt_that_does_not_wake_the_waiting_thread_ends_its_call(
     cluster: InProcessCluster, wait: str

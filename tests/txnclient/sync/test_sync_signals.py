@@ -1,0 +1,45 @@
+"""Signals that meet a call of the synchronous face, and an end of the interpreter that something holds up: each in a
+process of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster import InProcessCluster
+from tests.txnclient.sync.test_sync import run_script
+
+ALARM = """
+    import signal, sys, txnclient.sync
+    client = txnclient.sync.connect(sys.argv[1])
+    client.create_topic("topic://public/default/sync")
+    consumer = client.consumer("topic://public/default/sync", "sub")
+
+    def over(*_):
+        raise TimeoutError("the caller's own limit")
+
+    signal.signal(signal.SIGINT, over)  # as `signal.alarm` has it
+    try:
+        print("waiting", flush=True)
+        WAIT
+    except TimeoutError as error:
+        print(error, "still works:", client.list_topics(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "consumer.receive(timeout=60)",
+        "txnclient.sync.process(consumer, print)",
+        "txnclient.sync.bridge.Sent(print, None).result()",
+        "txnclient.sync.bridge.Sent(print, None).result(timeout=60)",
+    ],
+    ids=["receive", "process", "result-of-a-send", "result-of-a-send-with-a-timeout"],
+)
+async def test_c1_a_time_limit_of_the_caller_s_own_that_a_signal_handler_raises_ends_the_call(
+    cluster: InProcessCluster, wait: str
+) -> None:
+    """▲ It is a `TimeoutError`, as is the end of each short wait for the loop."""
+    output, code, _ = await run_script(cluster.url, interrupt=True, script=ALARM.replace("WAIT", wait), after_s=0.5)
+    assert "the caller's own limit still works: ['topic://public/default/sync']" in output
+    assert code == 0
