@@ -227,26 +227,34 @@ class Bridge:
     def iterate(self, start: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
         """The items of an asynchronous generator, which starts at once and is closed with this one."""
         items = self.call(start)
+        reading: asyncio.Task[Any] | None = None
 
         async def following() -> tuple[T] | None:
+            nonlocal reading
+            reading = asyncio.current_task()
             async for item in items:
                 return (item,)
             return None
+
+        async def closed() -> None:
+            if reading is not None:
+                await asyncio.wait([reading])  # ▲ cancelled by an interrupt; a running generator cannot be closed
+            await items.aclose()
 
         def generate() -> Generator[T, None, None]:
             try:
                 while (item := self.wait(following())) is not None:
                     yield item[0]
             finally:
-                self._close_items(items)
+                self._close_items(closed)
 
         return UnfinishedSync(generate())
 
-    def _close_items(self, items: AsyncGenerator[Any, None]) -> None:
+    def _close_items(self, closed: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if threading.current_thread() is self._thread:  # dropped there, by the garbage collector
-            self._loop.create_task(items.aclose())
+            self._loop.create_task(closed())
         elif not self._stopped and self._pid == os.getpid():
-            self.wait(_closed(items))
+            self.wait(closed())
 
     def serve(self, work: Callable[[RunInCaller], Coroutine[Any, Any, T]]) -> T:
         """As `wait`, for work that runs functions in this thread meanwhile, such as a user's handler: these may use the
@@ -450,10 +458,6 @@ def _raisable(error: Exception) -> Exception:
     raised = RuntimeError("the function raised StopIteration")
     raised.__cause__ = error
     return raised
-
-
-async def _closed(items: AsyncGenerator[Any, None]) -> None:
-    await items.aclose()
 
 
 async def opened(opening: Callable[[], Opening[C]]) -> C:

@@ -323,4 +323,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NO_THREADS,
     ),
+    Mutant(
+        name="closed-under-a-cancelled-read",
+        rule="a read of entries that an interrupt has cancelled ends before its generator is closed (C1)",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="                await asyncio.wait([reading])  # ▲",
+        new="                pass  # ▲",
+        tests=(f"{SIGNALS}test_c1_an_interrupt_ends_a_read_of_entries_as_an_interrupt",),
+        why_tests=NO_THREADS,
+    ),
 )

@@ -43,3 +43,32 @@ async def test_c1_a_time_limit_of_the_caller_s_own_that_a_signal_handler_raises_
     output, code, _ = await run_script(cluster.url, interrupt=True, script=ALARM.replace("WAIT", wait), after_s=0.5)
     assert "the caller's own limit still works: ['topic://public/default/sync']" in output
     assert code == 0
+
+
+READ = """
+    import sys, txnclient, txnclient.sync
+    from txnwire.ids import EARLIEST
+    client = txnclient.sync.connect(sys.argv[1])
+    segment = client.create_topic("topic://public/default/sync").segments[0].path
+    open = client.begin(timeout=60)
+    client.producer("topic://public/default/sync").send(b"undecided", txn=open)
+    reading = client.read_entries(segment, after=EARLIEST, end=txnclient.Position(1, 9), timeout=60)
+    try:
+        print("waiting", flush=True)
+        for entries in reading:
+            print("read", entries)
+    except KeyboardInterrupt:
+        print("interrupted, still works:", client.list_topics(), flush=True)
+    try:
+        next(reading)
+    except txnclient.InvalidArgument as error:
+        print("told:", error)
+"""
+
+
+async def test_c1_an_interrupt_ends_a_read_of_entries_as_an_interrupt(cluster: InProcessCluster) -> None:
+    """▲ A generator that is still running cannot be closed: the interrupt would become a `RuntimeError`."""
+    output, code, _ = await run_script(cluster.url, interrupt=True, script=READ, after_s=0.5)
+    assert "interrupted, still works: ['topic://public/default/sync']" in output
+    assert "told: this read was cancelled before its end" in output
+    assert code == 0
