@@ -163,6 +163,8 @@ class Bridge:
         with self._lock:
             if client not in self._clients:
                 return
+        # ▲ C6: before the end of the loop is prepared: a client that is not closed would go on without it.
+        self._expect_serving()
         try:
             self.wait(client.close())
         finally:
@@ -302,17 +304,24 @@ class Bridge:
                 self._loop.call_soon_threadsafe(function)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        refused: str | None = None
         with self._lock:
-            if self._pid != os.getpid():
-                refused = forked_from(self._pid)
-            elif threading.current_thread() is self._thread:
-                refused = "the synchronous face was called by its own event loop, which would wait for itself for ever"
-            elif self._stopped:
-                refused = "this client is closed"
-            else:
-                return asyncio.run_coroutine_threadsafe(work, self._loop)
-        work.close()
+            try:
+                self._expect_serving()
+            except InvalidArgument:
+                work.close()
+                raise
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _expect_serving(self) -> None:
+        """Raises `InvalidArgument` if the caller cannot wait for the loop."""
+        if self._pid != os.getpid():
+            refused = forked_from(self._pid)
+        elif threading.current_thread() is self._thread:
+            refused = "the synchronous face was called by its own event loop, which would wait for itself for ever"
+        elif self._stopped:
+            refused = "this client is closed"
+        else:
+            return
         raise for_good(InvalidArgument(refused))
 
     def _result(self, future: Future[T]) -> T:

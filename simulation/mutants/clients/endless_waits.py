@@ -333,4 +333,16 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{SIGNALS}test_c1_an_interrupt_ends_a_read_of_entries_as_an_interrupt",),
         why_tests=NO_THREADS,
     ),
+    Mutant(
+        name="refused-close-ends-the-loop",
+        rule="a close that is refused without await leaves the client its loop (C6)",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="        self._expect_serving()\n        try:\n            self.wait(client.close())\n",
+        new="        try:\n            self.wait(client.close())\n",
+        tests=(
+            f"{CLIENT}sync/test_behind_the_last_client.py::test_c6_a_close_that_is_refused_leaves_the_client_as_it_is",
+        ),
+        why_tests=NO_THREADS,
+    ),
 )

@@ -72,3 +72,20 @@ async def test_who_waits_for_a_send_is_told_where_the_close_of_the_last_client_w
     assert "closed meanwhile" in str(error)
     with pytest.raises(txnclient.InvalidArgument, match="this client is closed"):
         await asyncio.to_thread(producer.send, b"b")
+
+
+async def test_c6_a_close_that_is_refused_leaves_the_client_as_it_is(cluster: InProcessCluster) -> None:
+    """▲ Its loop would end: every other call would be refused, and its transactions would stay open on the service."""
+
+    def work() -> None:
+        with txnclient.sync.connect(cluster.url) as client:
+            client.create_topic(TOPIC)
+            with client.transaction() as txn:
+                with pytest.raises(txnclient.InvalidArgument, match="its own event loop"):
+                    client._bridge.call(client.close)  # in the loop's thread, as a callback is
+                client.producer(TOPIC).send(b"a", txn=txn)
+            assert txn.state == "COMMITTED"
+        with pytest.raises(txnclient.InvalidArgument, match="this client is closed"):
+            client.list_topics()
+
+    await asyncio.to_thread(work)
