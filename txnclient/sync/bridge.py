@@ -27,7 +27,7 @@ from txnclient.producing.untold import Looked
 from txnclient.reading.unfinished import UnfinishedSync
 from txnclient.transactions.transaction_impl import TransactionImpl
 from txnclient.transactions.whole import cancelled_in
-from txnwire.errors import ConnectionLost, InvalidArgument, InvalidTxnState, TxnError, for_good
+from txnwire.errors import ConnectionLost, InvalidArgument, InvalidTxnState, Timeout, TxnError, for_good
 
 _log = logging.getLogger("txnclient")
 
@@ -388,13 +388,17 @@ class Bridge:
             return
 
         async def close_all() -> None:
-            closing = asyncio.gather(*(client.close() for client in list(bridge._clients)), return_exceptions=True)
-            for failure in await asyncio.wait_for(closing, EXIT_TIMEOUT_S):
+            clients = list(bridge._clients)
+            for failure in await asyncio.gather(*(client.close() for client in clients), return_exceptions=True):
                 if failure is not None:
                     raise failure
 
         try:
-            bridge.wait(close_all())
+            closing = bridge._submit(close_all())
+            _wait(closing, EXIT_TIMEOUT_S)  # ▲ C6: here, not in the loop, which a callback may block for ever
+            if closing.cancel():
+                raise Timeout(f"clients that nobody closed took longer than {EXIT_TIMEOUT_S:g} s: close them in time")
+            bridge._result(closing)
         finally:
             with cls._lock:
                 bridge._clients.clear()

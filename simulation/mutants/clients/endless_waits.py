@@ -345,4 +345,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests=NO_THREADS,
     ),
+    Mutant(
+        name="interpreter-waits-for-a-callback",
+        rule="the end of the interpreter has a time limit that no callback of a sent message holds up (C6)",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="            _wait(closing, EXIT_TIMEOUT_S)  # ▲",
+        new="            _wait(closing)  # ▲",
+        tests=(f"{SIGNALS}test_c6_a_callback_that_never_returns_does_not_keep_the_interpreter_from_its_end",),
+        why_tests=NO_THREADS,
+    ),
 )

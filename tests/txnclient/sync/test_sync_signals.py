@@ -72,3 +72,23 @@ async def test_c1_an_interrupt_ends_a_read_of_entries_as_an_interrupt(cluster: I
     assert "interrupted, still works: ['topic://public/default/sync']" in output
     assert "told: this read was cancelled before its end" in output
     assert code == 0
+
+
+LEFT_OPEN = """
+    import sys, threading, txnclient.sync
+    sys.unraisablehook = lambda raised: print("told:", raised.exc_value, flush=True)
+    txnclient.sync.bridge.EXIT_TIMEOUT_S = 0.5
+    client = txnclient.sync.connect(sys.argv[1])
+    held = threading.Lock()
+    held.acquire()
+    client._bridge._soon(held.acquire)  # as a callback of a sent message
+"""
+
+
+async def test_c6_a_callback_that_never_returns_does_not_keep_the_interpreter_from_its_end(
+    cluster: InProcessCluster,
+) -> None:
+    """Dies where the interpreter waits for the loop."""
+    output, code, _ = await run_script(cluster.url, interrupt=False, script=LEFT_OPEN)
+    assert "told: clients that nobody closed took longer than 0.5 s" in output
+    assert code == 0
