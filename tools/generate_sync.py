@@ -230,7 +230,7 @@ def docstring(function: Function) -> str:
     if text is None:
         return ""
     text = text.replace("`await` it, or `async with` it", "To be used in `with`, or closed")
-    text = text.replace("async with", "with")
+    text = text.replace("async with", "with").replace("`aclose` it", "`close` it")
     return f'        """{text}"""\n'
 
 

@@ -292,7 +292,7 @@ class Openers(Face[txnclient.client.Client]):
         timeout: float | None = None,
     ) -> Generator[list[WholeEntry], None, None]:
         """Yield the entries of (after, end] of one segment, by its path, in order, in lists that are never empty.
-        It continues with a new owner; `aclose` it (or drop it) to leave early.
+        It continues with a new owner; `close` it (or drop it) to leave early.
 
         With a `span` it yields only entries between its snapshots; with isolation "read_uncommitted" all entries, also
         aborted ones. Without either it waits at undecided entries. A range must hold all pieces of a large value or

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -47,6 +48,12 @@ def public(cls: type) -> dict[str, Any]:
 def test_the_synchronous_classes_are_generated_from_what_the_asynchronous_ones_are_now() -> None:
     for path, text in generate_sync.generate().items():
         assert path.read_text() == text, "run `make sync` and commit it"
+
+
+def test_what_the_synchronous_classes_say_of_themselves_names_nothing_that_they_lack() -> None:
+    for name in generate_sync.FILES:
+        text = (generate_sync.FOLDER / f"{name}.py").read_text()
+        assert not re.search("`aclose`|async (with|for)|`await` it", text), name
 
 
 @pytest.mark.parametrize(("async_class", "sync_class"), PAIRS, ids=lambda cls: cls.__name__)
