@@ -217,6 +217,7 @@ def test_positions_are_told_by_topic_and_segment() -> None:
     assert parse_positions(text) == ByPosition({TOPIC: {"0000-7fff-1": Position(12, 0), "8000-ffff-2": "latest"}})
     two = {TOPIC: {RIGHT: "latest"}, OTHER: {"0000-ffff-0": "earliest"}}
     assert parse_positions(json.dumps(two)).topics == {TOPIC: {"8000-ffff-2": "latest"}, OTHER: two[OTHER]}
+    assert is_by_position(json.dumps({"orders": {}, **two})), "so that what is wrong with the first is told"
     for no in ("latest", "{", '{"v":1}', "[]", "[" * 100_000):
         assert not is_by_position(no)
     wrong: dict[str, Any] = {
@@ -230,6 +231,17 @@ def test_positions_are_told_by_topic_and_segment() -> None:
     for message, places in wrong.items():
         with pytest.raises(InvalidArgument, match=message):
             parse_positions(json.dumps({TOPIC: places}))
+
+
+@pytest.mark.parametrize("late", [TOPIC, OTHER])
+def test_times_of_any_topic_are_in_order(late: str) -> None:
+    """▲ With the two exchanged, what lies between them would look lost."""
+    start = ByTime(topics={TOPIC: 5, OTHER: 5} | {late: 7})
+    for end in (ByTime(6), ByTime(topics={TOPIC: 6, OTHER: 6})):
+        assert start.is_behind(end)
+    assert not start.is_behind(ByTime(7))
+    assert not start.is_behind(ByTime(topics={TOPIC if late == OTHER else OTHER: 6})), "the other is not named"
+    assert ByTime(8).is_behind(start)
 
 
 BASE = Snapshot(
@@ -250,6 +262,9 @@ def test_positions_name_every_segment_and_no_other() -> None:
     lost.check(BASE, may_be_lost=True)
     with pytest.raises(InvalidArgument, match="is named, and not read"):
         ByPosition({OTHER: both}).check(BASE, may_be_lost=True)
+    two = replace(BASE, topics={OTHER: TopicBounds(1, {}), **BASE.topics})
+    with pytest.raises(InvalidArgument, match=f"0000-ffff-7 is no segment of {TOPIC}; there are"):
+        ByPosition({OTHER: {}, TOPIC: {**both, "0000-ffff-7": "latest"}}).check(two, may_be_lost=True)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,10 @@ from txnclient import EntryHead, Snapshot
 from txnclient.reading.entries import PieceHead
 from txnclient.reading.snapshot import SegmentBounds, Span, TopicBounds
 from txnwire.errors import InvalidArgument
-from txnwire.ids import EARLIEST, Position, TxnId
+from txnwire.ids import EARLIEST, MAX_COUNTER, MAX_TCID, Position, TxnId
 from txnwire.names import SegmentName, TopicName
 
+OTHER, ELSEWHERE = "topic://t/n/other", "t/n/other/0000-ffff-0"
 TOPIC, PATH, LEFT, RIGHT = "topic://t/n/name", "t/n/name/0000-ffff-0", "t/n/name/0000-7fff-1", "t/n/name/8000-ffff-2"
 ONE, TWO = TxnId(3, 1), TxnId(3, 2)
 writers = st.integers(0, 2**64 - 1)
@@ -161,6 +162,15 @@ def test_of_an_offset_without_isolation_it_is_known_where_something_is_pending()
         check_isolation(of_first_version(CLEAN), CLEAN, isolation)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("order", [(PATH, LEFT), (LEFT, PATH)])
+def test_of_an_offset_without_isolation_it_is_known_where_any_segment_is_not_resolved(order: tuple[str, str]) -> None:
+    bounds = {PATH: SegmentBounds(at(4), at(4)), LEFT: SegmentBounds(at(2), at(4))}
+    held_back = Snapshot(77, {TOPIC: TopicBounds(4, {path: bounds[path] for path in order})})
+    check_isolation(of_first_version(held_back), held_back, "read_committed")
+    with pytest.raises(InvalidArgument, match="with isolationLevel read_committed"):
+        check_isolation(of_first_version(held_back), held_back, "read_uncommitted")
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -183,6 +193,29 @@ def test_of_an_offset_without_isolation_it_is_known_where_something_is_pending()
 def test_a_damaged_offset_says_what_is_wrong(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidArgument, match=complaint):
         decode_offset({**encode_offset(CUT), **change})
+
+
+@pytest.mark.parametrize(
+    ("cut", "complaint"),
+    [
+        (replace(CLEAN, topics={TOPIC: TopicBounds(4, {PATH: SegmentBounds(at(5), at(4))})}), "after its end 1:4"),
+        (replace(CLEAN, pending=(TxnId(3, 0),)), "transaction 0 of coordinator 3 was never given out"),
+        (replace(CLEAN, pending=(TxnId(3, MAX_COUNTER), TxnId(3, MAX_COUNTER + 1))), "was never given out"),
+        (replace(CLEAN, pending=(TxnId(MAX_TCID + 1, 1),)), f"where at most {MAX_TCID} can be"),
+        (replace(CLEAN, revision=2**64), f"where at most {MAX_COUNTER} can be"),
+        (replace(CLEAN, revision=2**70), "a number of more than 64 bits"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_refused(cut: Snapshot, complaint: str) -> None:
+    with pytest.raises(InvalidArgument, match=complaint):
+        decode_offset(encode_offset(cut))
+
+
+def test_what_stands_behind_the_fields_of_a_cut_is_damage() -> None:
+    fields = zlib.decompress(base64.b85decode(str(encode_offset(CUT)["cut"])))
+    packed = base64.b85encode(zlib.compress(fields + bytes(2))).decode()
+    with pytest.raises(InvalidArgument, match="its cut is damaged: 2 bytes after its end"):
+        decode_offset({**encode_offset(CUT), "cut": packed})
 
 
 @pytest.mark.parametrize("offset", [None, [], "text", 7])
@@ -288,9 +321,48 @@ def test_a_cut_that_goes_back_is_refused() -> None:
         ranges(OLD, cut_of({PATH: (at(4), at(10))}, revision=40))
 
 
+def of_two_topics(first: Snapshot, second: Snapshot) -> Snapshot:
+    """The topic of both is another one in the second; all else is as in the first."""
+    elsewhere = TopicBounds(1, {ELSEWHERE: next(iter(second.segments.values()))})
+    return replace(first, topics={**first.topics, OTHER: elsewhere})
+
+
 def test_topics_that_are_no_more_are_told() -> None:
     assert topics_left(None, OLD) == topics_left(OLD, OLD) == []
     assert topics_left(OLD, replace(OLD, topics={})) == [TOPIC]
+    both = of_two_topics(OLD, OLD)
+    assert topics_left(both, OLD) == [OTHER]
+    assert topics_left(both, replace(OLD, topics={})) == [TOPIC, OTHER]
+
+
+def test_a_batch_reads_each_of_its_topics() -> None:
+    old, new = cut_of({PATH: (at(4), at(4))}), cut_of({PATH: (at(9), at(9))}, revision=60)
+    read = [EntryRange(TOPIC, PATH, at(4), at(9)), EntryRange(OTHER, ELSEWHERE, at(4), at(9))]
+    assert ranges(of_two_topics(old, old), of_two_topics(new, new)) == read
+    assert ranges(of_two_topics(old, old), of_two_topics(old, replace(new, revision=50))) == read[1:]
+
+
+def test_each_topic_begins_before_its_first_entry_and_is_settled() -> None:
+    cut = cut_of({PATH: (at(4), at(10))}, pending=(ONE, TWO))
+    both = of_two_topics(cut, cut)
+    start = beginning(both, {PATH: at(3), ELSEWHERE: at(6)})
+    assert {path: one.end for path, one in start.segments.items()} == {PATH: at(2), ELSEWHERE: at(5)}
+    later = cut_of({PATH: (at(12), at(20))}, revision=60, pending=(TWO,))
+    settled = settle(both, of_two_topics(later, later), (ONE,))
+    assert settled is not None
+    assert settled[0].segments == dict.fromkeys((PATH, ELSEWHERE), SegmentBounds(at(10), at(10)))
+    assert (settled[0].pending, settled[1].aborted) == ((TWO,), (ONE,))
+
+
+def test_a_cut_is_settled_only_where_all_that_was_decided_has_aborted() -> None:
+    """▲ In whatever order they are named: of one that may have committed the entries are read again."""
+    for pending in ((ONE, TWO), (TWO, ONE)):
+        old = cut_of({PATH: (at(4), at(10))}, pending=pending)
+        new = cut_of({PATH: (at(12), at(20))}, revision=60)
+        assert settle(old, new, (ONE,)) is None
+        assert settle(old, replace(new, aborted=(TWO,)), ()) is None
+        assert settle(old, replace(new, aborted=(TWO,)), (ONE,)) is not None
+        assert settle(old, old, ()) is None, "it is so already"
 
 
 def test_the_beginning_holds_nothing_and_misses_what_is_trimmed_since() -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pyspark_txnstore import DefaultSource
 from pyspark_txnstore.shared import kafka_options
-from pyspark_txnstore.shared.offsets import Isolation, adds, encode_offset
+from pyspark_txnstore.shared.offsets import Isolation, adds, encode_offset, is_laid_out_anew
 from pyspark_txnstore.shared.options import OPTIONS, SinkOptions, SourceOptions
 from pyspark_txnstore.source import columns, first_batch
 from pyspark_txnstore.source.columns import SCHEMA, Batches, check_schema, schema_of
@@ -121,6 +121,31 @@ def test_small_entries_go_out_together_and_large_ones_alone(monkeypatch: pytest.
     sizes = [(1, 1), (2, 1), (1, 1), (3, 1), (1, 200), (1, 1)]
     entries = [[entry([OutgoingMessage(b"x" * size)] * count)] for count, size in sizes]
     assert [batch.num_rows for batch in Batches(SEGMENT, SCHEMA).of(entries)] == [7, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        OutgoingMessage(b"x" * 60),
+        OutgoingMessage(b"", b"x" * 60),
+        OutgoingMessage(b"", None, {"x" * 60: ""}),
+        OutgoingMessage(b"", None, {"": "x" * 60}),
+    ],
+    ids=["value", "key", "name", "property"],
+)
+def test_all_that_is_in_a_message_counts_for_the_size_of_a_batch(
+    monkeypatch: pytest.MonkeyPatch, message: OutgoingMessage
+) -> None:
+    """▲ Or as many rows as there are would be held at once, however large they are."""
+    monkeypatch.setattr(columns, "BATCH_BYTES", 100)
+    entries = [[entry([message])] * 3, [entry([message])] * 2]
+    assert [batch.num_rows for batch in Batches(SEGMENT, SCHEMA).of(entries)] == [2, 2, 1]
+
+
+def test_heads_go_out_when_they_stand_for_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "BATCH_ROWS", 5)
+    heads = [EntryHead(Position(1, n), None, 0, 3, 10, 0, False, None) for n in range(3)]
+    assert [batch.num_rows for batch in Batches(SEGMENT, schema_of(["position"])).of([heads])] == [6, 3]
 
 
 def test_buffers_of_a_large_entry_are_wrapped_not_copied() -> None:
@@ -375,8 +400,23 @@ def test_a_stream_goes_on_where_something_came_or_a_layout_changed() -> None:
     beside = {"a": {"0000-ffff-0": at(4)}, "b": {"0000-ffff-1": SegmentBounds(EARLIEST, EARLIEST)}}
     assert not adds(here, snapshot(beside, revision=8))
     assert adds(here, snapshot(beside | {"b": {"0000-ffff-1": at(0)}}, revision=8)), "the first message of a new topic"
-    assert not adds(None, snapshot({"a": {"0000-ffff-0": SegmentBounds(EARLIEST, EARLIEST)}}))
+    nothing = SegmentBounds(EARLIEST, EARLIEST)
+    assert not adds(None, snapshot({"a": {"0000-ffff-0": nothing}}))
     assert adds(None, here)
+    for some in ({"0000-7fff-0": nothing, "8000-ffff-1": at(0)}, {"0000-7fff-0": at(0), "8000-ffff-1": nothing}):
+        assert adds(None, snapshot({"a": some})), "in any segment"
+
+
+def test_a_layout_that_changes_in_any_of_the_topics_is_to_be_gone_on_to() -> None:
+    segments = {"0000-ffff-0": at(4)}
+    names = [f"topic://public/default/{name}" for name in "abc"]
+    here = snapshot(dict.fromkeys("abc", segments))
+    assert not is_laid_out_anew(here, here)
+    for name in names:
+        changed = {**here.topics, name: here.topics[name]._replace(epoch=2)}
+        assert is_laid_out_anew(here, replace(here, topics=changed))
+        joining = replace(here, topics={other: here.topics[other] for other in names if other != name})
+        assert not is_laid_out_anew(joining, replace(here, topics=changed)), "of a topic in both"
 
 
 # First batches
