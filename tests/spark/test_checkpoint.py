@@ -99,6 +99,24 @@ def test_batches_are_told_segment_by_segment(folder: Path, form: str) -> None:
     assert first.ends[1].text == '{"logOffset":0}'
 
 
+def test_batches_of_several_topics_and_segments_are_told_in_order(folder: Path) -> None:
+    """What a batch adds first is from its beginning."""
+    at = {number: SegmentBounds(Position(1, number), Position(1, number)) for number in (5, 9)}
+    other, child, sibling = "topic://t/n/other", "t/n/other/0000-7fff-1", "t/n/other/8000-ffff-2"
+    first = Snapshot(8, {other: TopicBounds(1, {sibling: at[5]}), TOPIC: TopicBounds(1, {SEGMENT: at[5]})})
+    both = TopicBounds(2, {sibling: at[9], child: at[5]._replace(sealed=True)})
+    second = Snapshot(9, {other: both, TOPIC: TopicBounds(1, {SEGMENT: at[9]})})
+    plan(folder, 0, encode_offset(first))
+    plan(folder, 1, encode_offset(second))
+    found = read_checkpoint(folder, last=5)
+    assert [one[1:] for one in stretches(found, found.batches[1])] == [
+        (TOPIC, SEGMENT, "1:5", "1:9", "1:9", False),
+        (other, child, None, "1:5", "1:5", True),
+        (other, sibling, "1:5", "1:9", "1:9", False),
+    ]
+    assert [one.begin for one in stretches(found, found.batches[0])] == [None, None]
+
+
 def test_sources_that_have_not_begun_or_no_more_than_begun_hide_none_of_those_behind_them(folder: Path) -> None:
     begun = first_batch.initial(None, COMMITTED)
     plan(folder, 0, "-", begun, FIRST, "-", FIRST)

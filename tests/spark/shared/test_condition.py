@@ -27,6 +27,7 @@ def test_a_condition_names_columns_with_values() -> None:
     assert parse("txn_id in ('0003-0000000000000011', '0003-0000000000000012')") == Condition(
         txn_ids=frozenset([TxnId(3, 17), TxnId(3, 18)])
     )
+    assert parse(f"topic in ('{TOPIC}', '{TOPIC}2')") == Condition(topics=frozenset([TOPIC, f"{TOPIC}2"]))
     assert parse("key in (X'00fF', 'and')") == Condition(keys=frozenset([b"\x00\xff", b"and"]))
     assert parse("key in ('a', 'b') and key in ('b', 'c')") == Condition(keys=frozenset([b"b"]))
 
@@ -76,6 +77,14 @@ def test_a_key_is_looked_for_in_all_segments_that_could_ever_have_held_it(key: b
     found = {path for path in (LOWER, UPPER, CHILD) if Condition(keys=frozenset([key])).may_hold_in(path)}
     hashed = hash_key(key)
     assert found == ({UPPER} if hashed > 0x7FFF else {LOWER, CHILD} if hashed <= 0x3FFF else {LOWER})
+
+
+@given(st.lists(st.binary(max_size=4), max_size=3))
+def test_several_keys_are_looked_for_where_any_of_them_could_be(keys: list[bytes]) -> None:
+    """None in none: two conditions that no key meets."""
+    each = [Condition(keys=frozenset([key])) for key in keys]
+    for path in (LOWER, UPPER, CHILD):
+        assert Condition(keys=frozenset(keys)).may_hold_in(path) == any(one.may_hold_in(path) for one in each)
 
 
 @given(st.data())

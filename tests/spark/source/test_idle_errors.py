@@ -64,3 +64,62 @@ def test_what_cannot_be_told_is_looked_for(cut: Snapshot | None, within_s: float
     assert idle.news(60.0)
     assert clock.now_s <= within_s
     assert cluster.closed == (cut is not None)
+
+
+class Opened:
+    """A cluster that opens watches, of which one kind of question fails; and a watch that tells of nothing."""
+
+    def __init__(self, clock: Clock, failing: str) -> None:
+        self._clock = clock
+        self._failing = failing
+        self.opened = self.closed = 0
+
+    def _ask(self, what: str) -> None:
+        if what == self._failing:
+            raise Timeout(f"{what}: no broker answers")
+
+    @property
+    def client(self) -> Opened:
+        return self
+
+    @property
+    def sees_all(self) -> bool:
+        self._ask("sees all")
+        return True
+
+    def watch(self, *_: Any, **__: Any) -> Opened:
+        self._ask("watch")
+        self.opened += 1
+        return self
+
+    def move(self, *_: Any, **__: Any) -> None:
+        self._ask("move")
+
+    def wait(self, for_s: float) -> bool:
+        self._clock.rest(for_s)
+        return False
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def may_name_others(self, _: Snapshot | None) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("failing", "opened", "is_news"),
+    [("nothing", 1, False), ("watch", 0, True), ("move", 1, True), ("sees all", 2, True)],
+)
+def test_a_query_whose_watch_is_lost_looks_again_soon_and_opens_another(
+    failing: str, opened: int, is_news: bool
+) -> None:
+    """▲ It would wait half a minute for what no watch tells of; the error itself is no reason to end."""
+    clock = Clock()
+    cluster = Opened(clock, failing)
+    idle = Idle(cast(Cuts, cluster), "read_committed", fallback_s=3600.0, rest=clock.rest, now=clock.now)
+    for version in range(2):
+        idle.begin({"v": version}, CUT)
+    assert idle.news(60.0) == is_news
+    assert clock.now_s == (LONGEST_PAUSE_S if is_news else 60.0)
+    idle.close()
+    assert (cluster.opened, cluster.closed) == (opened, opened)

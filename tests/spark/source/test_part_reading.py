@@ -226,10 +226,14 @@ def test_an_owner_that_does_not_tell_producers_is_read_in_full() -> None:
     assert len(log.read) == 3
     assert len(rows(log, PART, ["position"], EVERYTHING)) == 6
     assert len(log.read) == 3
+    partly = Log([head(0), head(1, producer="")])
+    assert len(rows(partly, PART, ["sequence_id"], EVERYTHING)) == 4
+    assert len(partly.read) == 2, "also where only some of a page are told"
 
 
-def test_an_owner_that_does_not_tell_producers_any_more_fails_the_task() -> None:
-    log = Log([head(number, producer="p" if number < 2 else "") for number in range(4)])
+@pytest.mark.parametrize("told", [2, 3])
+def test_an_owner_that_does_not_tell_producers_any_more_fails_the_task(told: int) -> None:
+    log = Log([head(number, producer="p" if number < told else "") for number in range(4)])
     with pytest.raises(NotOwner, match="older version"):
         rows(log, PART, ["producer"], EVERYTHING)
 

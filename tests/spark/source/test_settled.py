@@ -20,22 +20,24 @@ END = Snapshot(9, {TOPIC: TopicBounds(1, {PATH: SegmentBounds(Position(1, 9), Po
 
 
 class Outcomes:
-    """A cluster in which one of them has committed, the others have aborted."""
+    """A cluster in which one of them has committed, or so, and the others have aborted."""
 
-    def __init__(self, committed: TxnId | None) -> None:
+    def __init__(self, committed: TxnId | None, outcome: str) -> None:
         self.committed = committed
+        self.outcome = outcome
 
     def outcomes(self, asked: Sequence[TxnId]) -> dict[TxnId, str]:
-        return {txn_id: "COMMITTED" if txn_id == self.committed else "ABORTED" for txn_id in asked}
+        return {txn_id: self.outcome if txn_id == self.committed else "ABORTED" for txn_id in asked}
 
 
+@pytest.mark.parametrize("outcome", ["COMMITTED", "OPEN", "UNKNOWN"])
 @pytest.mark.parametrize("committed", [None, *PENDING], ids=str)
 def test_x2_one_commit_among_many_that_were_held_back_is_a_loss(
-    monkeypatch: pytest.MonkeyPatch, committed: TxnId | None
+    monkeypatch: pytest.MonkeyPatch, committed: TxnId | None, outcome: str
 ) -> None:
     """▲ However many are asked about at once: what it wrote would be passed over unheard."""
     monkeypatch.setattr(cuts, "ASKED_AT_ONCE", 2)
-    monkeypatch.setattr(cuts, "client_of", lambda *_, **__: Outcomes(committed))
+    monkeypatch.setattr(cuts, "client_of", lambda *_, **__: Outcomes(committed, outcome))
     asking = Cuts(SourceOptions.parse({"service.url": "txn://h:1", "topic": TOPIC}, use="stream read"))
     settled = asking.settled(START, END)
     assert (settled is None) == (committed is not None)
