@@ -18,7 +18,7 @@ import txnclient
 import txnclient.sync
 from pyspark_txnstore.jobs import audit, command_line
 from pyspark_txnstore.jobs.audit import COLUMNS
-from pyspark_txnstore.jobs.judgement import KINDS
+from pyspark_txnstore.jobs.judgement import FINDING, KINDS
 from pyspark_txnstore.shared.process_client import close_clients
 from tests.cluster import InProcessCluster
 from tests.spark.service import Service
@@ -194,6 +194,32 @@ def test_a_report_in_words_names_what_and_where() -> None:
     assert "2,000 committed" in text
     assert "not judged: 1 entries" in text
     assert report.exit_code(allow_forgotten=True) == command_line.FINDINGS
+
+
+def test_a_report_tells_every_outcome_and_every_example() -> None:
+    stored = dict.fromkeys(("entries", "messages", "shown", "segments", "unjudged", "writers_forgotten"), 0)
+    finding: dict[str, Any] = dict.fromkeys(FINDING, 0) | {"txn_id": None, "detail": "seen twice"}
+    examples = {"duplicated": [finding | {"position": position} for position in ("1:4", "1:5")]}
+    none = dict.fromkeys(KINDS, 0)
+    ended = {"OPEN": 3, "COMMITTED": 2, "ABORTED": 1}
+    report = audit.AuditReport(
+        ["topic://a/b/c", "topic://a/b/d"], 80, stored, ended, none | {"duplicated": 5}, examples
+    )
+    lines = report.as_text().splitlines()
+    assert lines[0] == "topic://a/b/c, topic://a/b/d at revision 80"
+    assert lines[2] == "transactions: 1 aborted, 2 committed, 3 open"
+    assert [line.split("; ")[1].split(",")[0] for line in lines[4:6]] == ["segment 0 at 1:4", "segment 0 at 1:5"]
+    assert lines[4].startswith("    no transaction: seen twice")
+    assert lines[6:] == ["    … and 3 more"]
+    two = report._replace(counts=none | {"duplicated": 2}, transactions={})
+    assert two.as_text().splitlines()[2:4] == ["transactions: none", f"DUPLICATED: 2 {KINDS['duplicated']}"]
+    assert "more" not in two.as_text()
+    clean = report._replace(counts=none, examples={})
+    assert (clean.as_text().splitlines()[-1], clean.exit_code(allow_forgotten=False)) == (
+        "clean: every committed message was shown once, and no other message", command_line.CLEAN,
+    )  # fmt: skip
+    both = report._replace(counts=none, transactions={"UNKNOWN": 2}, stored=stored | {"writers_forgotten": 3})
+    assert "not judged by outcome: 5 transactions" in both.as_text()
 
 
 @pytest.mark.parametrize(("unknown", "writers"), [(3, 0), (0, 3)])

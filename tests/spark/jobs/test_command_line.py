@@ -55,7 +55,12 @@ def test_topics_are_full_names_each_once() -> None:
         (["--service", "http://x", "--topics", "topic://a/b/c"], "expected txn://host:port"),
         (["--service", URL, "--topics", "flights"], "--topics"),
         (["--service", URL, "--topics-pattern", "("], "--topics-pattern"),
-        (["--service", URL, "--topics", "topic://a/b/c", "--timeout", "0"], "not a positive number of seconds"),
+        *(
+            (["--service", URL, "--topics", "topic://a/b/c", "--timeout", text], "not a positive number of seconds")
+            for text in ("0", "-1", "inf", "nan")
+        ),
+        (["--service", URL, "--topics", "topic://a/b/c", "--timeout", "soon"], "could not convert"),
+        (["--service", URL, "--topics", "topic://a/b/c,flights"], "topic 'flights'"),
         (["--service", URL, "--snapshot", "/nowhere/cut.json"], "No such file"),
         (["--topics", "topic://a/b/c"], "--service"),
     ],
@@ -87,6 +92,12 @@ def test_a_snapshot_is_read_from_a_file_or_the_file_is_named(tmp_path: Path) -> 
         (KeyboardInterrupt(), "example.py: interrupted\n"),
         (ZeroDivisionError("a bug"), "a bug"),
         (AnalysisException("no such table\nat line 1"), "example.py: no such table\n"),
+        (AnalysisException("\n \nno such table\nat line 1"), "example.py: no such table\n"),
+        (AnalysisException(" \n"), "example.py: AnalysisException\n"),
+        (
+            AnalysisException("txnclient.Timeout: slow\n\tat x\ntxnclient.DataTrimmed: gone\n\tat y"),
+            "example.py: DataTrimmed: gone\n",
+        ),
         (
             AnalysisException("Task 3 failed\ntxnwire.errors.DataTrimmed: what is left begins behind 4:0\n\tat x"),
             "example.py: DataTrimmed: what is left begins behind 4:0\n",
@@ -105,6 +116,15 @@ def test_whatever_goes_wrong_ends_with_2_and_in_words(
 
     assert run_job(parser(), fail, ["--service", URL, "--topics", "topic://a/b/c"]) == command_line.UNDECIDED
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("0", None), ("-1", None), ("1.5", None), ("", None)])
+def test_a_count_is_a_positive_whole_number(text: str, expected: int | None) -> None:
+    if expected is not None:
+        assert command_line.count(text) == expected
+        return
+    with pytest.raises(argparse.ArgumentTypeError):
+        command_line.argument(command_line.count)(text)
 
 
 def test_what_a_job_found_is_its_exit_code() -> None:

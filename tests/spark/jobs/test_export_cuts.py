@@ -14,7 +14,7 @@ from pyspark_txnstore.jobs.export_folder import ExportFolder
 from pyspark_txnstore.source import cuts
 from txnclient import Snapshot
 from txnclient.reading.snapshot import SegmentBounds, TopicBounds
-from txnwire.errors import TopicNotFound
+from txnwire.errors import Timeout, TopicNotFound
 from txnwire.ids import EARLIEST, Position, TxnId
 
 TOPIC, LATER = "topic://t/n/name", "topic://t/n/name-2"
@@ -86,6 +86,18 @@ def test_an_export_without_anything_new_stays_where_it_is(
     assert "nothing new" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("left_out", [TOPIC, LATER])
+def test_a_topic_that_was_exported_so_far_is_not_left_out(
+    began: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], left_out: str
+) -> None:
+    """▲ Its place would be lost, and all of it exported once more when it is named again."""
+    elsewhere = {LATER: TopicBounds(1, {"t/n/name-2/0000-ffff-0": END})}
+    both = Snapshot(5, {**WHOLE.topics, **elsewhere})
+    kept = {topic: bounds for topic, bounds in both.topics.items() if topic != left_out}
+    run(tmp_path, both, Snapshot(7, kept))
+    assert f"{left_out} was exported to {tmp_path} so far" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("outcome", ["ABORTED", "COMMITTED"])
 def test_x2_what_an_aborted_transaction_held_back_is_no_loss_of_an_export(
     monkeypatch: pytest.MonkeyPatch,
@@ -121,3 +133,26 @@ def test_x2_a_job_takes_a_cut_of_all_topics_of_its_pattern(
     command_line.add_cut(parser)
     args = parser.parse_args(["--service", "txn://h:1", "--topics-pattern", ".*"])
     assert sorted(command_line.cut_of(args).topics) == topics
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, client: Cluster, *topics: str) -> Snapshot:
+    monkeypatch.setattr(command_line, "client_of", lambda *_, **__: client)
+    parser = command_line.job_parser("example", None)
+    command_line.add_service(parser)
+    command_line.add_cut(parser)
+    return command_line.cut_of(parser.parse_args(["--service", "txn://h:1", *topics]))
+
+
+def test_a_job_whose_topics_are_not_there_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(JobFailed, match=r"no topic's name is matched by 'topic://x\.\*'"):
+        asked(monkeypatch, Cluster([TOPIC]), "--topics-pattern", "topic://x.*")
+    with pytest.raises(TopicNotFound, match=LATER):
+        asked(monkeypatch, Cluster([TOPIC]), "--topics", f"{TOPIC},{LATER}")
+    found = asked(monkeypatch, Cluster([LATER, TOPIC, f"{TOPIC}/3"]), "--topics-pattern", ".*name(-2)?")
+    assert list(found.topics) == [TOPIC, LATER]
+
+
+def test_a_job_whose_topics_come_and_go_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = [[TOPIC], [TOPIC, LATER]] * command_line.ATTEMPTS
+    with pytest.raises(Timeout, match=f"in each of {command_line.ATTEMPTS} attempts"):
+        asked(monkeypatch, Cluster(*lists), "--topics-pattern", ".*")

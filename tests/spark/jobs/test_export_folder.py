@@ -52,6 +52,10 @@ def test_increments_follow_each_other(tmp_path: Path) -> None:
     last = folder.last()
     assert last is not None
     assert (last.number, last.rows) == (3, 2)
+    export(folder, 15)
+    last = folder.last()
+    assert last is not None
+    assert (last.number, last.rows) == (4, 6), "of both files"
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

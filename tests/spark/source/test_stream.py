@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
+import pytest
+
+from pyspark_txnstore.shared.offsets import decode_offset
 from pyspark_txnstore.shared.options import SourceOptions
 from pyspark_txnstore.source.columns import SCHEMA
 from pyspark_txnstore.source.stream import StreamReader
 from tests.spark.log_world import World, WorldCuts
+from txnclient import Snapshot
+from txnwire.errors import DataTrimmed, InvalidArgument, TxnError
+from txnwire.ids import EARLIEST, Position
 
 OPTIONS = {"service.url": "txn://h:1", "topicsPattern": ".*", "maxEntriesPerTrigger": "7"}
+
+
+def stream_of(world: World, **options: str) -> StreamReader:
+    reader = StreamReader(SourceOptions.parse(OPTIONS | options, use="stream read"), SCHEMA)
+    reader._cuts = WorldCuts(world)
+    return reader
 
 
 def test_a_limit_counts_what_all_answers_tell() -> None:
@@ -17,7 +32,78 @@ def test_a_limit_counts_what_all_answers_tell() -> None:
     for _ in range(10):
         world.append_plain()
     (segment,) = world.segments()
-    reader = StreamReader(SourceOptions.parse(OPTIONS, use="stream read"), SCHEMA)
-    reader._cuts = WorldCuts(world)
+    reader = stream_of(world)
     end = reader._within_limits(start, world.cut(world.topics))
     assert end.segments[segment.name.path].end == segment.entries[6].position
+
+
+def test_no_more_answers_are_asked_for_than_a_limit_needs() -> None:
+    """Each has three heads. One more is needed than the limit allows."""
+    world = World(lambda _: 0)
+    start = world.cut(world.topics)
+    for _ in range(100):
+        world.append_plain()
+    reader = stream_of(world)
+    reader._within_limits(start, world.cut(world.topics))
+    assert len(reader._backlog) == 9
+
+
+def test_what_an_aborted_transaction_held_back_is_no_loss_of_a_limited_stream() -> None:
+    """▲ Retention has taken its entries, which stand before the start's end: only that they were scanned for is new."""
+    world = World(lambda _: 0)
+    world.begin()
+    (aborted,) = world.txns.values()
+    world.append_in_transaction()
+    world.append_plain()
+
+    def unresolved() -> Snapshot:
+        found = world.cut(world.topics)
+        topics = {
+            name: one._replace(segments={path: at._replace(resolved=EARLIEST) for path, at in one.segments.items()})
+            for name, one in found.topics.items()
+        }
+        return replace(found, topics=topics)
+
+    start = unresolved()
+    assert start.pending == (aborted.txn_id,)
+    world.revision += 1
+    aborted.revision = world.revision
+    world.append_plain()
+    target = unresolved()
+    world.draw = lambda choices: choices - 1
+    world.trim(lambda _: Position(1, 0), lambda _: False)
+    assert [entry.position for entry in world.kept()] == [Position(1, 1), Position(1, 2)]
+    end = stream_of(world)._end(start, target, limited=True)
+    assert end is not None
+    assert [one.end for one in end.segments.values()] == [Position(1, 2)]
+    assert end.aborted == (aborted.txn_id,)
+    aborted.committed = True
+    with pytest.raises(DataTrimmed):
+        stream_of(world)._end(start, target, limited=True)
+
+
+class Unknown(WorldCuts):
+    """Where the query begins cannot be told."""
+
+    error: TxnError | None = None
+
+    def first(self, target: Snapshot | None) -> Snapshot | None:
+        if self.error is not None:
+            raise self.error
+        return self.world.cut(self.world.topics)
+
+
+@pytest.mark.parametrize("error", [DataTrimmed("0000-ffff-0 was trimmed"), InvalidArgument("there is no 0000-ffff-0")])
+def test_a_beginning_that_is_not_known_any_more_is_an_error_only_where_it_is_needed(error: TxnError) -> None:
+    """▲ Spark asks for it before it repeats the first batch, too, which tells by itself where it begins."""
+    world = World(lambda _: 0)
+    world.append_plain()
+    reader = stream_of(world, startingOffsets="latest")
+    reader._cuts = cuts = Unknown(world)
+    cuts.error = error
+    untold = json.loads(json.dumps(reader.initialOffset()))
+    with pytest.raises(type(error), match=str(error)):
+        reader.latestOffset(untold, reader.getDefaultReadLimit())
+    cuts.error = None
+    assert decode_offset(reader.initialOffset()) is not None
+    assert reader.initialOffset() == reader.initialOffset()
