@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -47,6 +48,23 @@ def whole(*numbers: int) -> dict[int, dict[str, str]]:
 
 def left_over(path: Path) -> list[str]:
     return [name for name in os.listdir(path) if name.startswith(".making")]
+
+
+def test_all_that_earlier_makers_have_left_goes(tmp_path: Path) -> None:
+    """Also where none of them got as far as a version."""
+    left = [tmp_path / f".making-{number}" for number in range(3)]
+    for path in left:
+        path.mkdir(parents=True)
+        (path / "one").touch()
+    make(versions(tmp_path))
+    assert left_over(tmp_path) == []
+    for _ in range(4):
+        make(versions(tmp_path))
+    folder = versions(tmp_path)
+    with folder.locked():
+        assert folder.forget(keep=2) == [3, 2, 1]
+    assert held(tmp_path) == whole(4, 5)
+    assert left_over(tmp_path) == []
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -174,6 +192,46 @@ def test_one_that_appeared_meanwhile_stays(tmp_path: Path) -> None:
     with pytest.raises(NotAllowed, match="published by another job"):
         folder.publish(mine, 1, "mine")
     assert held(tmp_path) == whole(1)
+
+
+def test_a_disk_that_fails_is_no_other_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """▲ Told to run again, a job would fail for ever."""
+    folder = versions(tmp_path)
+
+    def failing(*_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with folder.locked():
+        made = folder.making()
+        made.mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", failing)
+            with pytest.raises(OSError, match="Input/output error"):
+                folder.publish(made, 1, "1")
+    assert folder.numbers() == []
+    deep = versions(tmp_path / "deep" / "down")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rmdir", failing)
+        with pytest.raises(OSError, match="Input/output error"), deep.locked():
+            pass
+
+
+def test_nothing_of_a_version_whose_sync_fails_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = versions(tmp_path)
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with folder.locked():
+        made = folder.making()
+        made.mkdir()
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(os, "fsync", failing)
+        for _ in range(3):
+            with pytest.raises(OSError, match="Input/output error"):
+                folder.publish(made, 1, "1")
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert folder.numbers() == []
 
 
 def test_what_is_neither_a_version_nor_hidden_is_told(tmp_path: Path) -> None:

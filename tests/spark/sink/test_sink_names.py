@@ -362,6 +362,8 @@ def test_rows_that_name_their_topics_are_gathered_in_order_and_not_without_bound
         found = list(gathered(iter(batches)))
         assert [one.num_rows for one in found] == sizes
         assert pa.Table.from_batches(found).to_pylist() == pa.Table.from_batches(batches).to_pylist()
+    monkeypatch.setattr(outgoing_rows, "GATHERED_BYTES", 2**20)
+    assert [one.num_rows for one in gathered(iter([one.select(["value", "Topic"]) for one in batches]))] == [6]
     plain = [one.select(["value"]) for one in batches]
     assert [one.num_rows for one in gathered(iter(plain))] == [2, 1, 2, 1], "nothing is gained by waiting"
     assert list(gathered(iter([]))) == []
@@ -394,6 +396,15 @@ def test_large_arrow_types_are_taken_too() -> None:
                 "properties": pa.array([[("x", None)]], pa.map_(pa.string(), pa.string())),
             },
             "to null",
+        ),
+        (
+            {
+                "value": pa.array([b"a", b"b", b"c"]),
+                "properties": pa.array(
+                    [[("x", "1")], [], [("y", "2"), ("z", None)]], pa.map_(pa.string(), pa.string())
+                ),
+            },
+            r"map \['y', 'z'\] to null",
         ),
     ],
 )

@@ -114,6 +114,22 @@ def test_the_next_generation_reads_only_what_has_qualified_since() -> None:
     assert step.manifest.compacted == {path("0000-ffff-0"): 10, path("0000-7fff-1"): 30}
 
 
+def test_all_that_have_qualified_since_are_read_from_their_beginning() -> None:
+    first = compaction(cut(10, SPLIT))
+    later = {**SPLIT, "0000-7fff-1": complete(20), "8000-ffff-2": complete(30), "0000-ffff-3": active()}
+    step = next_step(cut(30, later), TOPIC, first, generation=2)
+    assert step is not None
+    new = (path("0000-7fff-1"), path("8000-ffff-2"))
+    assert step.new == new
+    assert step.start is not None
+    assert step.start.segments == dict.fromkeys(new, SegmentBounds(EARLIEST, EARLIEST))
+    assert step.end.segments == {new[0]: complete(20), new[1]: complete(30)}
+    assert step.manifest.compacted == {path("0000-ffff-0"): 10, **dict.fromkeys(new, 30)}
+    assert step.manifest.cut.segments == {
+        path("0000-ffff-3"): SegmentBounds(EARLIEST, EARLIEST), path("0000-ffff-0"): complete(), **step.end.segments
+    }  # fmt: skip
+
+
 def test_the_first_generation_reads_what_is_kept() -> None:
     step = next_step(cut(10, SPLIT), TOPIC, None, generation=1)
     assert step is not None
@@ -253,6 +269,9 @@ def test_a_manifest_is_the_same_after_a_round_trip() -> None:
     assert Manifest.from_json(manifest.to_json(), where="here") == manifest
     assert manifest.topic == TOPIC
     assert manifest.rows == 1
+    two = replace(manifest, files=(DataFile("part-0.parquet", 10, 4), DataFile("part-1.parquet", 20, 5)))
+    assert Manifest.from_json(two.to_json(), where="here") == two
+    assert two.rows == 9
 
 
 @pytest.mark.parametrize(
@@ -262,7 +281,19 @@ def test_a_manifest_is_the_same_after_a_round_trip() -> None:
         ({"cut": {}}, "not a snapshot"),
         ({"compacted": {}}, "differ in public/default/prices/0000-ffff-0"),
         ({"files": [{"name": "../x.parquet", "bytes": 1, "rows": 1}]}, "not in the generation's own folder"),
+        ({"files": [{"name": ".x.parquet", "bytes": 1, "rows": 1}]}, "'.x.parquet' is not in the generation's own"),
+        (
+            {"files": [{"name": name, "bytes": 1, "rows": 1} for name in ("x.parquet", "7/y.parquet")]},
+            "'7/y.parquet' is not in the generation's own folder",
+        ),
         ({"files": [{"name": "x.parquet"}]}, "KeyError"),
+        ({"files": None}, "TypeError"),
+        ({"compacted": []}, "AttributeError"),
+        ({"generation": "seven"}, "ValueError"),
+        (
+            {"cut": json.loads(replace(cut(30, SPLIT), topics={}).to_json())},
+            "it belongs to 0 topics, expected one",
+        ),
     ],
 )
 def test_a_manifest_that_is_not_one_is_told_with_its_place(change: Mapping[str, object], message: str) -> None:

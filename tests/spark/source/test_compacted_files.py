@@ -74,6 +74,7 @@ def test_a_published_generation_is_found_and_read(generations: Generations, tmp_
     assert [file.rows for file in manifest.files] == [2, 3]
     assert sorted(os.listdir(generations.path_of(1))) == [MANIFEST, "part-0.parquet", "part-2.parquet"]
     assert generations.manifest(1) == manifest
+    assert generations.paths(manifest) == [str(generations.path_of(1) / f"part-{at}.parquet") for at in (0, 2)]
     parts, rest = plan_compacted(tmp_path, NOW)
     assert read(parts) == [b"0", b"1", b"0", b"1", b"2"]
     assert set(rest.segments) == {path for path, one in BOUNDS.items() if one is ACTIVE}
