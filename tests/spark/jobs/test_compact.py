@@ -12,14 +12,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import txnclient.sync
-from pyspark_txnstore.jobs import compact
+from pyspark_txnstore.jobs import command_line, compact
 from pyspark_txnstore.newest import newest_per_key
 from pyspark_txnstore.shared.options import SourceOptions
 from pyspark_txnstore.source.columns import SCHEMA
+from pyspark_txnstore.source.compacted import DataFile, Manifest
 from pyspark_txnstore.source.compacted_files import Generations
 from tests.spark.service import REPOSITORY, Service
 from tests.waiting import wait_until
 from txnwire.errors import InvalidArgument
+from txnwire.ids import EARLIEST
+from txnwire.protocol import MIB
+from txnwire.snapshot import SegmentBounds, Snapshot, TopicBounds
 
 pytestmark = pytest.mark.timeout(300)  # many queries, each of them slow on a machine that is busy
 
@@ -279,6 +283,38 @@ def test_a_stream_reads_nothing_compacted() -> None:
     given = {"service.url": "txn://127.0.0.1:1", "topic": "topic://public/default/prices", "compacted": "true"}
     with pytest.raises(InvalidArgument, match="option 'compacted' is not for this: it belongs to read"):
         SourceOptions.parse(given, use="stream read")
+
+
+# Without Spark
+
+
+class Unsealed:
+    """A cluster of topics in which nothing is sealed."""
+
+    def snapshot(self, topics: list[str]) -> Snapshot:
+        bounds = {topic: {f"{topic.removeprefix('topic://')}/0000-ffff-0": SegmentBounds(EARLIEST, EARLIEST)}
+                  for topic in topics}  # fmt: skip
+        return Snapshot(5, {topic: TopicBounds(1, segments) for topic, segments in bounds.items()}, store="s")
+
+
+def test_each_topic_without_anything_to_do_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "client_of", lambda *_, **__: Unsealed())
+    topics = [f"topic://public/default/{name}" for name in "abc"]
+    words = ["--service", "txn://h:1", "--topics", ",".join(topics), "--output", str(tmp_path / "compacted")]
+    assert compact.main(words) == command_line.CLEAN
+    said = "nothing to do, no segment was sealed and decided since"
+    assert capsys.readouterr().out.splitlines() == [f"{topic}: {said}" for topic in topics]
+    assert list(tmp_path.iterdir()) == [], "nothing is left of it"
+
+
+def test_a_generation_is_accounted_for_with_all_of_its_files() -> None:
+    files = tuple(DataFile(f"part-{number}.parquet", number * MIB // 2, number) for number in (1, 2, 4))
+    manifest = Manifest(7, Snapshot(5, {}), {"a/b/c/0000-7fff-1": 3, "a/b/c/8000-ffff-2": 3}, files)
+    text = "generation 7 of 2 segments: 7 rows, 3.5 MiB in 3 files"
+    assert compact._account(manifest, []) == text
+    assert compact._account(manifest, [5, 4]) == f"{text}; removed 5, 4"
 
 
 # The merge rule
