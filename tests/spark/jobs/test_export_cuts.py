@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -60,13 +61,13 @@ def began(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "spark_session", fail)
 
 
-def run(folder: Path, last: Snapshot, now: Snapshot) -> int:
+def run(folder: Path, last: Snapshot, now: Snapshot, *more: str) -> int:
     made = folder / "made"
     made.mkdir()
     ExportFolder(str(folder)).add(made, 1, last)
     kept = folder / "_now.json"
     kept.write_text(now.to_json())
-    return export.main(["--service", "txn://h:1", "--output", str(folder), "--snapshot", str(kept)])
+    return export.main(["--service", "txn://h:1", "--output", str(folder), "--snapshot", str(kept), *more])
 
 
 def test_an_export_goes_on_to_another_layout_though_nothing_was_sent(
@@ -96,6 +97,16 @@ def test_a_topic_that_was_exported_so_far_is_not_left_out(
     kept = {topic: bounds for topic, bounds in both.topics.items() if topic != left_out}
     run(tmp_path, both, Snapshot(7, kept))
     assert f"{left_out} was exported to {tmp_path} so far" in capsys.readouterr().err
+
+
+def test_an_export_passes_over_what_is_lost_where_that_is_allowed(
+    began: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, WHOLE, TRIMMED)
+    assert "cannot be continued, use another folder: " in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "increment=000001")
+    run(tmp_path, WHOLE, TRIMMED, "--allow-data-loss")
+    assert "it reads" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("outcome", ["ABORTED", "COMMITTED"])

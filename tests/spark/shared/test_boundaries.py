@@ -344,6 +344,35 @@ def test_a_transaction_of_long_after_one_position_and_before_the_latest_of_anoth
     assert found.segments[right.name.path].resolved < right.entries[0].position
 
 
+class Counted(WorldCuts):
+    """How often heads are asked for."""
+
+    asked = 0
+
+    def heads(self, *args: Any, **options: Any) -> Iterator[list[EntryHead]]:
+        self.asked += 1
+        return super().heads(*args, **options)
+
+
+def test_where_nothing_can_cross_a_boundary_nothing_before_it_is_looked_at() -> None:
+    world = World(lambda _: 0)
+    for time_ms in range(100, 900, 100):
+        world.time_ms = time_ms
+        world.append_plain()
+    base, cuts = world.cut(world.topics), Counted(world)
+    asking: Any = cuts
+    boundaries = BoundaryCuts(asking, OPTIONS, base, first_kept(world, base))
+    asked = []
+    for time_ms in (50, 450):
+        boundaries.at(ByTime(time_ms))
+        asked.append(cuts.asked)
+    assert asked == [0, 1], "nothing lies before the first, no transaction behind the second"
+    assert BoundaryCuts(asking, OPTIONS, Snapshot(5, {}), {}).at(ByTime(450)) == Snapshot(5, {})
+    uncommitted = replace(OPTIONS, uncommitted=True)
+    BoundaryCuts(asking, uncommitted, base, first_kept(world, base)).at(ByTime(450))
+    assert cuts.asked == 1, "an entry stands for itself"
+
+
 def test_a_read_that_begins_behind_its_end_in_any_segment_is_refused() -> None:
     world = World(lambda _: 0)
     world.split()

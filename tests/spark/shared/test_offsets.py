@@ -211,11 +211,12 @@ def test_a_cut_that_cannot_be_is_refused(cut: Snapshot, complaint: str) -> None:
         decode_offset(encode_offset(cut))
 
 
-def test_what_stands_behind_the_fields_of_a_cut_is_damage() -> None:
+def test_fields_of_a_cut_are_neither_too_many_nor_too_few() -> None:
     fields = zlib.decompress(base64.b85decode(str(encode_offset(CUT)["cut"])))
-    packed = base64.b85encode(zlib.compress(fields + bytes(2))).decode()
-    with pytest.raises(InvalidArgument, match="its cut is damaged: 2 bytes after its end"):
-        decode_offset({**encode_offset(CUT), "cut": packed})
+    for some, complaint in ((fields + bytes(2), "2 bytes after its end"), (fields[:-1], "7 bytes from byte")):
+        packed = base64.b85encode(zlib.compress(some)).decode()
+        with pytest.raises(InvalidArgument, match=f"its cut is damaged: {complaint}"):
+            decode_offset({**encode_offset(CUT), "cut": packed})
 
 
 @pytest.mark.parametrize("offset", [None, [], "text", 7])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from pyspark.sql import types as t
 
 from pyspark_txnstore.shared.options import SinkOptions
 from pyspark_txnstore.sink import batch_names, sink
 from pyspark_txnstore.sink.content import Content
 from pyspark_txnstore.sink.runs import BatchRun
 from pyspark_txnstore.sink.winners import BatchCommit
-from txnwire.errors import InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
+from txnwire.errors import InvalidArgument, InvalidTxnState, OutcomeUnknown, Timeout, TxnError, TxnNotFound
 
 TOPIC = "topic://t/n/out"
 OPTIONS = SinkOptions.parse({"service.url": "txn://h:1", "topic": TOPIC}, use="stream write")
@@ -173,3 +174,39 @@ def test_x1_of_a_failed_batch_all_that_its_query_has_open_is_aborted_and_nothing
     asked = len(service.said)
     sink.StreamSink(OPTIONS, stream).abort([None], 7)
     assert len(service.said) == asked, "without a mark nobody knows whose it is"
+
+
+# How a sink is made
+
+ROWS = t.StructType([t.StructField("value", t.BinaryType())])
+NAMING = t.StructType([t.StructField("value", t.BinaryType()), t.StructField("Topic", t.StringType())])
+
+
+def test_a_sink_replaces_nothing_and_writes_in_tasks_alone() -> None:
+    with pytest.raises(InvalidArgument, match=r"outputMode\('complete'\) would replace"):
+        sink.stream_sink(OPTIONS, ROWS, overwrite=True)
+    with pytest.raises(InvalidArgument, match=r"mode\('overwrite'\) would replace"):
+        sink.batch_sink(OPTIONS, ROWS, overwrite=True)
+    for made in (sink.stream_sink(OPTIONS, ROWS, overwrite=False), sink.batch_sink(OPTIONS, ROWS, overwrite=False)):
+        with pytest.raises(InvalidArgument, match="in tasks of Spark only"):
+            made.write(iter([]))
+    with pytest.raises(InvalidArgument, match="no column `value`"):
+        sink.stream_sink(OPTIONS, t.StructType([]), overwrite=False)
+
+
+def test_a_write_without_an_id_is_another_one_each_time_and_is_not_kept() -> None:
+    names = [sink.batch_sink(OPTIONS, ROWS, overwrite=False).batch_name for _ in range(2)]
+    assert names[0].text != names[1].text
+    assert [(name.former, name.keep_newest) for name in names] == [("", False)] * 2
+    given = SinkOptions.parse({"service.url": "txn://h:1", "topic": TOPIC, "writeId": "day-1"}, use="write")
+    named = sink.batch_sink(given, ROWS, overwrite=False).batch_name
+    assert (named.former, named.keep_newest) == (f"{TOPIC}/day-1", True)
+    assert named == sink.batch_sink(given, ROWS, overwrite=False).batch_name
+
+
+def test_a_write_whose_rows_name_their_topics_is_told_by_its_sink_as_well() -> None:
+    given = SinkOptions.parse({"service.url": "txn://h:1", "topic": TOPIC, "writeId": "day-1"}, use="write")
+    with pytest.raises(InvalidArgument, match="give each of them a `sinkName` of its own"):
+        sink.batch_sink(given, NAMING, overwrite=False)
+    for options in (OPTIONS, replace(given, sink_name="orders")):
+        sink.batch_sink(options, NAMING, overwrite=False)

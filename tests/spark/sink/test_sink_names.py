@@ -177,6 +177,7 @@ def test_a_run_with_a_mark_is_told_by_it_and_older_or_newer_than_any_other() -> 
         assert not has_mark(run.stamp.hex(), mark_of(options, environment))
     assert not has_mark(plain.stamp.hex(), mark)
     assert not has_mark(plain.stamp.hex(), mark_of({}, {}))
+    assert mark_of({"topic": TOPIC}, {}) == mark_of({"topic": TOPIC}, {DRIVER_FOLDERS: ""}) == b""
     for older, newer in (
         (run, BatchRun(b"\xff" * 12)),
         (BatchRun(bytes(12)), run),

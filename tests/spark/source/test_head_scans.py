@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from pyspark_txnstore.shared.offsets import EntryRange
 from pyspark_txnstore.source.limits import Backlog, HeadScan
-from tests.spark.source.test_limits_cases import ELSEWHERE, LEFT, OTHER, PARENT, RIGHT, TOPIC, at, cut, heads
+from tests.spark.source.test_limits_cases import (
+    ELSEWHERE,
+    FOUR,
+    LEFT,
+    ONE,
+    OTHER,
+    PARENT,
+    RIGHT,
+    TOPIC,
+    at,
+    cut,
+    filled,
+    heads,
+)
+from txnclient.reading.snapshot import SegmentBounds
 from txnwire.ids import EARLIEST
 
 START = cut({PARENT: 3, ELSEWHERE: 3})
@@ -48,3 +66,34 @@ def test_a_segment_that_is_gone_from_the_target_is_forgotten_with_all_others_tha
     after = cut({ELSEWHERE: 3}, revision=60)
     assert known.missing(None, after) == []
     assert len(known) == 4
+
+
+@pytest.mark.parametrize("order", [(PARENT, ELSEWHERE), (ELSEWHERE, PARENT)])
+def test_a_start_that_needs_more_of_any_segment_is_scanned_anew(order: tuple[str, str]) -> None:
+    """▲ A transaction that was pending at it has entries from there on: only with all of them is it whole."""
+    target = cut(dict.fromkeys(order, 6), revision=60)
+    logs = {path: heads([None] * 7) for path in order}
+    known = filled(Backlog(), cut(dict.fromkeys(order, 3)), target, logs)
+    start = cut(dict.fromkeys(order, 4), pending=(ONE,))
+    topics = {
+        topic: bounds._replace(
+            segments={path: SegmentBounds(at(1 if path == PARENT else 4), at(4)) for path in bounds.segments}
+        )
+        for topic, bounds in start.topics.items()
+    }
+    missing = known.missing(replace(start, topics=topics), target)
+    assert {part.segment: part.after for part in missing} == {PARENT: at(1), ELSEWHERE: at(4)}
+
+
+def test_a_start_that_has_gone_back_to_what_was_pending_is_scanned_anew() -> None:
+    """▲ Its ends are the same, and what it had pending and was shown since is forgotten."""
+    logs = {PARENT: heads([FOUR, ONE, None, None]), ELSEWHERE: heads([None] * 4)}
+    ends = {PARENT: 2, ELSEWHERE: 2}
+    stood, back = cut(ends, pending=(FOUR,)), cut(ends, pending=(FOUR, ONE))
+    target = cut({PARENT: 3, ELSEWHERE: 3}, revision=60, pending=(FOUR,))
+    known = filled(Backlog(), stood, target, logs)
+    assert known.missing(stood, target) == []
+    assert [part.after for part in known.missing(back, target)] == [EARLIEST, EARLIEST]
+    known = filled(Backlog(), stood, target, logs)
+    on = cut({PARENT: 2, ELSEWHERE: 3}, revision=55, pending=(FOUR, ONE))
+    assert known.missing(on, target) == [], "it has gone on in another segment"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from pyspark_txnstore.shared.offsets import decode_offset
 from pyspark_txnstore.shared.options import SourceOptions
@@ -107,3 +109,66 @@ def test_a_beginning_that_is_not_known_any_more_is_an_error_only_where_it_is_nee
     cuts.error = None
     assert decode_offset(reader.initialOffset()) is not None
     assert reader.initialOffset() == reader.initialOffset()
+
+
+def waiting(world: World, **options: str) -> StreamReader:
+    """For three entries, an hour at most behind the batch that it has just planned."""
+    reader = stream_of(world, minEntriesPerTrigger="3", maxTriggerDelayMs="3600000", **options)
+    reader._now = lambda: 0.0
+    reader._ended_s = 0.0
+    return reader
+
+
+@pytest.mark.parametrize("entries", [2, 3])
+def test_a_batch_waits_for_enough_entries_and_no_longer_than_it_may(entries: int) -> None:
+    world = World(lambda _: 0)
+    start = world.cut(world.topics)
+    for _ in range(entries):
+        world.append_plain()
+    target = world.cut(world.topics)
+    reader = waiting(world)
+    assert reader._limited(start, target) == (None if entries == 2 else target)
+    assert reader._is_short == (entries == 2)
+    for name, value in (("_ends", True), ("_ended_s", -3600.0), ("_ended_s", -math.inf)):
+        reader = waiting(world)
+        setattr(reader, name, value)
+        assert reader._limited(start, target) == target
+    assert stream_of(world)._limited(start, target) == target, "which is not asked to wait"
+
+
+def test_a_batch_with_another_layout_waits_for_nothing() -> None:
+    """▲ What was sealed must be known before retention takes it."""
+    world = World(lambda _: 0)
+    start = world.cut(world.topics)
+    world.split()
+    target = world.cut(world.topics)
+    assert waiting(world)._limited(start, target) == target
+
+
+def test_without_limits_no_heads_are_asked_for() -> None:
+    world = World(lambda _: 0)
+    start = world.cut(world.topics)
+    world.append_plain()
+    given = {"service.url": "txn://h:1", "topic": "topic://t/n/a"}
+    reader = StreamReader(SourceOptions.parse(given, use="stream read"), SCHEMA)
+    reader._cuts = WorldCuts(world)
+    target = world.cut(world.topics)
+    assert reader._within_limits(start, target) == target
+    assert len(reader._backlog) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({"maxBytesPerTrigger": "5k", "maxEntriesPerTrigger": "7"}, ReadMaxBytes(5120)),
+        ({"maxEntriesPerTrigger": "7", "maxRowsPerTrigger": "9"}, ReadMaxRows(7)),
+        ({"maxRowsPerTrigger": "9"}, ReadMaxRows(9)),
+        ({"minEntriesPerTrigger": "3"}, ReadMaxRows(3)),
+        ({}, ReadAllAvailable()),
+    ],
+)
+def test_spark_is_told_of_a_limit_where_there_is_any(options: dict[str, str], limit: ReadLimit) -> None:
+    """▲ Else it asks for everything, and limits do not hold."""
+    given = {"service.url": "txn://h:1", "topic": "topic://t/n/a", **options}
+    reader = StreamReader(SourceOptions.parse(given, use="stream read"), SCHEMA)
+    assert reader.getDefaultReadLimit() == limit
