@@ -87,6 +87,16 @@ SPLIT = {"0000-ffff-0": complete(), "0000-7fff-1": active(), "8000-ffff-2": acti
         ),
         # A merge waits for both of what it came from.
         ({"0000-7fff-0": complete(), "8000-ffff-1": undecided(), "0000-ffff-2": complete()}, ["0000-7fff-0"]),
+        # So does the child of the second that is not decided.
+        (
+            {
+                "0000-7fff-0": undecided(),
+                "8000-ffff-1": undecided(),
+                "8000-bfff-2": complete(),
+                "c000-ffff-3": active(),
+            },
+            [],
+        ),
         # The parent is gone: retention took it.
         ({"0000-7fff-1": complete(), "8000-ffff-2": active(), "0000-7fff-3": active()}, ["0000-7fff-1"]),
         # Ten comes after nine.

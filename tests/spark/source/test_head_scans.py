@@ -97,3 +97,14 @@ def test_a_start_that_has_gone_back_to_what_was_pending_is_scanned_anew() -> Non
     known = filled(Backlog(), stood, target, logs)
     on = cut({PARENT: 2, ELSEWHERE: 3}, revision=55, pending=(FOUR, ONE))
     assert known.missing(on, target) == [], "it has gone on in another segment"
+
+
+def test_entries_behind_an_older_target_count_for_none_of_its_transactions() -> None:
+    """▲ Of a writer that does not count, sent when the transaction had committed: it would never be whole."""
+    log = heads([ONE, None, ONE, ONE])
+    known = filled(Backlog(), None, cut({PARENT: 3, ELSEWHERE: 3}, revision=60), {PARENT: log, ELSEWHERE: log})
+    older = cut({PARENT: 1, ELSEWHERE: 1})
+    found = known.limit(None, older, max_entries=2)
+    assert found.pending == ()
+    assert sorted(one.end for one in found.segments.values()) == [at(0), at(0)]
+    assert known.limit(None, older, max_entries=4) == older
