@@ -115,6 +115,13 @@ def test_batches_of_several_topics_and_segments_are_told_in_order(folder: Path) 
         (other, sibling, "1:5", "1:9", "1:9", False),
     ]
     assert [one.begin for one in stretches(found, found.batches[0])] == [None, None]
+    plan(folder, 2, encode_offset(second))
+    found = read_checkpoint(folder, last=5)
+    assert [(one.begin, one.end) for one in stretches(found, found.batches[2])] == [
+        ("1:9", "1:9"),
+        ("1:5", "1:5"),
+        ("1:9", "1:9"),
+    ]
 
 
 def test_sources_that_have_not_begun_or_no_more_than_begun_hide_none_of_those_behind_them(folder: Path) -> None:

@@ -281,6 +281,18 @@ def test_stretches_hold_all_that_is_wanted_and_are_few(
     assert [one.after for one in stretches] == sorted(one.after for one in stretches)
 
 
+def test_of_too_many_stretches_the_nearest_are_joined_and_none_is_lost() -> None:
+    found = Stretches(most=3, gap_bytes=1)
+    for number, (size, wanted) in enumerate([(1, True), (8, False), (1, True), (8, False), (1, True), (64, False)]):
+        found.add(head(number, size=size)[0], wanted=wanted)
+    assert len(found.all()) == 3
+    found.add(head(6)[0], wanted=True)
+    assert [(one.after.entry_id, one.end.entry_id) for one in found.all()] == [(-1, 4), (5, 6)]
+    found.add(head(7, size=15)[0], wanted=False)
+    found.add(head(8)[0], wanted=True)
+    assert [(one.after.entry_id, one.end.entry_id) for one in found.all()] == [(-1, 4), (5, 8)], "as near as the others"
+
+
 def test_the_pieces_of_a_large_value_are_in_one_stretch() -> None:
     """The second piece says another time: the condition holds of the value by its first."""
     pieces = [(0, True), (1, False), (2, False)]
