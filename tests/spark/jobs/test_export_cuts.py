@@ -164,6 +164,6 @@ def test_a_job_whose_topics_are_not_there_says_so(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_job_whose_topics_come_and_go_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    lists = [[TOPIC], [TOPIC, LATER]] * command_line.ATTEMPTS
-    with pytest.raises(Timeout, match=f"in each of {command_line.ATTEMPTS} attempts"):
+    lists = [[TOPIC], [TOPIC, LATER]] * cuts.ATTEMPTS
+    with pytest.raises(Timeout, match=f"in each of {cuts.ATTEMPTS} attempts"):
         asked(monkeypatch, Cluster(*lists), "--topics-pattern", ".*")

@@ -158,7 +158,8 @@ def test_a_service_that_fails_leaves_no_answer_open(service: Pages, kept: dict[s
 
 def cut_of(*paths: str, pending: tuple[TxnId, ...] = ()) -> Snapshot:
     """Nothing has been sent to the parent."""
-    bounds = {path: SegmentBounds(*[EARLIEST if path == PARENT else END] * 2) for path in paths}
+    ends = {path: EARLIEST if path == PARENT else END for path in paths}
+    bounds = {path: SegmentBounds(end, end) for path, end in ends.items()}
     return Snapshot(5, {TOPIC: TopicBounds(1, bounds)}, pending)
 
 
@@ -166,7 +167,7 @@ def cut_of(*paths: str, pending: tuple[TxnId, ...] = ()) -> Snapshot:
 def test_a_task_reads_all_of_its_segments(kept: dict[str, list[EntryHead]], numbers: list[list[int]]) -> None:
     kept |= {LEFT: [head(3), head(4)], RIGHT: [head(5), head(10)]}
     frame: Any = Frame()
-    assert stored_entries.stored_entries(frame, SERVICE, cut_of(PARENT, LEFT, RIGHT)) is frame
+    stored_entries.stored_entries(frame, SERVICE, cut_of(PARENT, LEFT, RIGHT))
     assert frame.tasks == (0, 2, 1, 2), "a task for each segment with something in it"
     found = frame.rows(*({"id": some} for some in numbers))
     assert [(row["segment"], row["entry_id"]) for row in found] == [(LEFT, 3), (LEFT, 4), (RIGHT, 5)]

@@ -98,7 +98,8 @@ def test_ranges_of_two_stores_have_no_order() -> None:
     """▲ What is wrong with them is told by the cluster that one of them is not of."""
 
     def cut(store: str, revision: int) -> str:
-        bounds = TopicBounds(1, {"public/default/prices/0000-ffff-0": SegmentBounds(*[Position(1, revision)] * 2)})
+        at = Position(1, revision)
+        bounds = TopicBounds(1, {"public/default/prices/0000-ffff-0": SegmentBounds(at, at)})
         return Snapshot(revision, {TOPIC: bounds}, store=store).to_json()
 
     given = {"startingOffsets": cut("a", 9), "endingOffsets": cut("b", 7)}
