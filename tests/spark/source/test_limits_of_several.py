@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from pyspark_txnstore.source.limits import Backlog
-from tests.spark.source.test_limits_cases import ELSEWHERE, ONE, PARENT, TWO, at, cut, filled, heads, limited
+from tests.spark.source.test_limits_cases import (
+    ELSEWHERE,
+    ONE,
+    PARENT,
+    THREE,
+    TWO,
+    Log,
+    at,
+    cut,
+    filled,
+    heads,
+    limited,
+)
 from txnclient import Snapshot
+from txnclient.reading.snapshot import SegmentBounds
 
 CHILD = "t/n/other/0000-7fff-1"
+LOGS: dict[str, Log] = {PARENT: [ONE], ELSEWHERE: [None, ONE, ONE]}
 
 
 def test_what_was_pending_in_a_later_segment_comes_first_and_within_the_limit() -> None:
@@ -64,3 +78,26 @@ def test_an_end_in_a_segment_of_which_more_is_to_come_is_not_the_targets() -> No
     found = known.nearest(start, target, max_bytes=1)
     assert isinstance(found, Snapshot)
     assert found.segments[ELSEWHERE].end == at(4)
+
+
+def test_each_that_waits_stays_pending_and_what_is_resolved_lies_before_the_first_of_them() -> None:
+    start = cut({PARENT: 3}, pending=(ONE, TWO, THREE))
+    target = cut({PARENT: 3}, revision=60)
+    found = limited({PARENT: [ONE, TWO, THREE, TWO]}, target, start=start, entries=1)
+    assert found.pending == (TWO, THREE)
+    assert found.segments[PARENT] == SegmentBounds(at(0), at(3))
+
+
+def test_those_that_are_whole_are_cut_through_no_more() -> None:
+    log: Log = [ONE, ONE, TWO, TWO, THREE, THREE, None]
+    target = cut({PARENT: 6})
+    assert limited({PARENT: log}, target, entries=100, held_back=1) == target
+
+
+def test_of_what_went_unread_neither_bytes_nor_rows_count() -> None:
+    before, after = cut({PARENT: 0, ELSEWHERE: 2}), cut({ELSEWHERE: 2}, revision=60)
+    logs = {path: [one._replace(messages=2) for one in heads(log)] for path, log in LOGS.items()}
+    known = filled(Backlog(), None, before, logs)
+    assert known.limit(None, after, max_bytes=30, max_rows=6) == after
+    for fewer in ({"max_bytes": 29}, {"max_rows": 5}):
+        assert known.limit(None, after, **fewer).segments[ELSEWHERE].end == at(0)
