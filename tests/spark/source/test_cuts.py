@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
+from pyspark_txnstore.shared.offsets import EntryRange
 from pyspark_txnstore.shared.options import SourceOptions
 from pyspark_txnstore.source import cuts
+from pyspark_txnstore.source.boundary_cuts import BoundaryCuts
+from pyspark_txnstore.source.columns import SCHEMA
 from pyspark_txnstore.source.cuts import Cuts
+from pyspark_txnstore.source.limits import HeadScan
+from pyspark_txnstore.source.source import plan
+from pyspark_txnstore.source.stream import StreamReader
 from txnclient import EntryHead, Snapshot
 from txnclient.reading.snapshot import SegmentBounds, TopicBounds
 from txnwire.errors import ConnectionLost, DataTrimmed, InvalidArgument, TopicNotFound
@@ -274,3 +280,43 @@ def test_a_topic_is_lost_with_all_segments_that_held_anything(
     with pytest.raises(DataTrimmed, match=f"^{B}: nothing in the snapshot is kept any more"):
         asked.check_kept(None, ends)
     asked.check_kept(ends, ends)
+
+
+# Plans
+
+
+def test_a_topic_that_comes_while_a_cut_is_taken_is_in_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(A, B)
+    lists = [[A], [A, B]]
+    monkeypatch.setattr(cluster, "list_topics", lambda: lists.pop(0) if len(lists) > 1 else lists[0])
+    taken = asking(monkeypatch, cluster, topicsPattern=".*").take()
+    assert taken is not None
+    assert list(taken.topics) == [A, B]
+
+
+def test_each_segment_is_parted_by_its_own_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.answers = [Pages([head(0), head(1)], [head(2), head(3)]) for _ in range(2)]
+    ends = cut({A: [bounds(3)], B: [bounds(3)]})
+    options = {"service.url": "txn://h:1", "topics": f"{A},{B}", "minPartitions": "4"}
+    parts = plan(SourceOptions.parse(options, use="read"), None, ends, cuts=asking(monkeypatch, cluster))
+    assert [(part.segment, part.through) for part in parts] == [
+        (f"t/n/{name}/0000-ffff-0", f"1:{end}") for name in "ab" for end in (1, 3)
+    ]
+    assert cluster.answers == []
+
+
+def test_scans_that_end_early_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a limit that is reached, and of a time that is found."""
+    start, ends = cut({A: [bounds(0)], B: [bounds(0)]}), cut({A: [bounds(9)], B: [bounds(0)]})
+    options = {"service.url": "txn://h:1", "topics": f"{A},{B}", "maxEntriesPerTrigger": "1"}
+    reader = StreamReader(SourceOptions.parse(options, use="stream read"), SCHEMA)
+    pages = Pages(*([head(number)._replace(txn_id=None, publish_time_ms=number)] for number in range(1, 10)))
+    reader._cuts = asked = asking(monkeypatch, Cluster())
+    monkeypatch.setattr(asked, "heads", lambda *_, **__: pages)
+    reader._backlog.missing(start, ends)
+    reader._scan(HeadScan(EntryRange(A, "t/n/a/0000-ffff-0", Position(1, 0), Position(1, 9)), 1), start, ends)
+    assert (pages.given, pages.closed) == (1, 1)
+    parsed = SourceOptions.parse({"service.url": "txn://h:1", "topic": A}, use="read")
+    found = BoundaryCuts(asked, parsed, ends, {})._found("t/n/a/0000-ffff-0", 3)
+    assert (found, pages.given, pages.closed) == (Position(1, 2), 3, 2)
