@@ -84,6 +84,7 @@ class FlightsQueries:
             while query.isActive:
                 time.sleep(POLL_S)
                 self._tell([query])
+            self._tell([query])  # ▲ it may have failed since: the next query would read what is not all there
 
     def statistics(self) -> DataStreamWriter:
         airlines, planes = self._table(self._args.airlines), self._table(self._args.planes)

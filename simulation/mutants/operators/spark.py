@@ -474,4 +474,17 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/spark/source/test_source_topics.py::test_a_snapshot_of_which_nothing_is_kept_is_refused",),
         why_tests=NO_SPARK,
     ),
+    Mutant(
+        name="query-that-fails-at-once-is-taken-for-done",
+        rule="a job that ends with what is there raises the error of a query that failed between two looks",
+        section="§10",
+        file="pyspark_txnstore/jobs/flights.py",
+        old="                self._tell([query])\n            self._tell([query])",
+        new="                self._tell([query])\n            pass",
+        tests=(
+            "tests/spark/jobs/test_flights_queries.py::"
+            "test_a_query_that_failed_before_it_was_first_looked_at_ends_the_job_too",
+        ),
+        why_tests=NO_SPARK,
+    ),
 )

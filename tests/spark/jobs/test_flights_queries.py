@@ -136,3 +136,21 @@ def test_a_query_that_has_failed_ends_the_job_with_its_error(monkeypatch: pytest
     with pytest.raises(ValueError, match="the query has failed"):
         job.run_available()
     assert ("start parquet" in job.said) == (failed == 1)
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_query_that_failed_before_it_was_first_looked_at_ends_the_job_too(failed: int) -> None:
+    job = Played(available_now=True)
+    (job.first, job.second)[failed].failure = ValueError("failed right behind its start")
+    job.first.active = job.second.active = 0
+    with pytest.raises(ValueError, match="failed right behind its start"):
+        job.run_available()
+    assert ("start parquet" in job.said) == (failed == 1)
+
+
+def test_the_last_batch_of_a_query_that_ends_between_two_looks_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Played(available_now=True)
+    job.first.active = job.second.active = 0
+    job.first.recentProgress = [progress(0, 5)]
+    job.run_available()
+    assert told(capsys) == ["statistics: micro-batch 0 of 5 messages took 1.5 s"]
