@@ -75,7 +75,6 @@ class Tasks:
 
     def ended(self, name: str, of: str, error: BaseException, *, fatal: bool = False) -> None:
         end = TaskEnd(name, of, error, fatal)
-        log.error("task_ended", task=name, of=of, fatal=fatal, error=repr(error), at=_where(error))
         self.failures[name] = self.failures.get(name, 0) + 1
         now = self._now()
         self._ended_at = {who: what for who, what in self._ended_at.items() if now - what[0] < SETTLED_S}
@@ -84,6 +83,8 @@ class Tasks:
             witness(end)
         if fatal:
             self._on_fatal(error)
+        # ▲ Last: if this raised, a process without its vital task would be ready, and go on.
+        log.error("task_ended", task=name, of=of, fatal=fatal, error=repr(error), at=_where(error))
 
 
 _CURRENT: ContextVar[Tasks] = ContextVar("tasks", default=Tasks())  # noqa: B039  (for what runs in no server process)

@@ -81,9 +81,15 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, *flags: str, etcd: str, prefix: str, environment: Mapping[str, str] | None = None
+    folder: Path,
+    *flags: str,
+    etcd: str,
+    prefix: str,
+    environment: Mapping[str, str] | None = None,
+    stderr: int | None = None,
 ) -> AsyncIterator[Serving]:
-    """`flags`: besides where its etcd, its data and its pages are. Killed at the end if it has not ended."""
+    """`flags`: besides where its etcd, its data and its pages are. `stderr`: a descriptor to log to, instead of the
+    file. Killed at the end if it has not ended."""
     admin = f"127.0.0.1:{free_port()}"
     log = folder / f"serve-{free_port()}.log"
     words: Sequence[str] = (
@@ -96,7 +102,7 @@ async def serving(
             *("sh", "-c", f'ulimit -Sn {FEW_FILES}; exec "$@"', "sh", sys.executable, "-P", "-m", "txnctl", *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=output,
+            stderr=output if stderr is None else stderr,
             env={**inherited, "PYTHONPATH": os.getcwd(), **(environment or {})},
             start_new_session=True,
         )

@@ -164,6 +164,27 @@ async def test_a_server_whose_disk_hangs_ends_at_sigterm_all_the_same(
         assert "ended without its threads" in server.log.read_text().splitlines()[-1]
 
 
+@pytest.mark.parametrize("log", ["on a full disk", "without a reader"])
+async def test_a_server_whose_log_cannot_be_written_serves_and_leaves_all_the_same(
+    tmp_path: Path, etcd: str, key_prefix: str, log: str
+) -> None:
+    """▲ A segment would be owned and never served: the line that tells of its take-over is written before that."""
+    listen = f"127.0.0.1:{free_port()}"
+    reader, writer = os.pipe() if log == "without a reader" else (None, os.open("/dev/full", os.O_WRONLY))
+    async with serving(tmp_path, "--listen", listen, etcd=etcd, prefix=key_prefix, stderr=writer) as server:
+        os.close(writer)
+        await server.until_ready()
+        if reader is not None:
+            os.close(reader)
+        async with txnclient.connect(f"txn://{listen}", timeout=20.0) as client:
+            await client.create_topic(TOPIC)
+            async with await client.producer(TOPIC) as producer, client.transaction() as txn:
+                await producer.send(b"value", txn=txn)
+        assert (await server.get("/readyz")).body == "ready\n"
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.wait() == 0
+
+
 async def test_a_server_ends_with_a_word_when_its_etcd_has_no_identity_any_more_and_where_none_answers(
     tmp_path: Path, etcd: str, key_prefix: str, store: EtcdStore
 ) -> None:

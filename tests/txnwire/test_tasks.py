@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from tests.segments.virtual_time import run
@@ -180,6 +182,19 @@ def test_the_end_of_a_vital_task_is_the_end_of_its_process_unless_it_was_cancell
         assert [end.fatal for end in told] == [True, True]
 
     under(scenario)
+
+
+def test_the_end_of_a_vital_task_is_the_end_of_its_process_though_its_log_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ Else the process would stay ready, and work on without its task."""
+    with (tmp_path / "log").open("w") as closed:
+        monkeypatch.setattr("txnwire.tasks.log", structlog.wrap_logger(structlog.PrintLogger(closed)))
+    fatal: list[BaseException] = []
+    tasks, error = Tasks(on_fatal=fatal.append), KeyError("a defect")
+    with pytest.raises(ValueError, match="closed file"):
+        tasks.ended("main", "", error, fatal=True)
+    assert (tasks.failures, fatal) == ({"main": 1}, [error])
 
 
 def test_an_errand_tells_its_defects_and_nothing_else() -> None:

@@ -6,7 +6,9 @@ The client library runs in other programs, so it logs through `logging`; its lin
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from contextlib import suppress
 
 import structlog
 
@@ -26,12 +28,28 @@ def configure(level: str) -> None:
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), sort_keys=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=_Lines,
         cache_logger_on_first_use=True,
     )
     library = logging.getLogger("txnclient")
     library.setLevel(number)
     library.handlers = [_Forwarding()]
+
+
+class _Lines:
+    """▲ A line that cannot be written, to a full disk or a reader that has gone, is lost: its error would end what
+    wanted to log, and a segment would be owned but never served.
+
+    Past the buffer of `sys.stderr`, which would keep that line before all later ones."""
+
+    def __init__(self, *_: object) -> None:
+        """structlog passes what its caller names the logger by."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError, ValueError):  # ValueError: it is closed
+            os.write(sys.stderr.fileno(), f"{message}\n".encode(sys.stderr.encoding, "backslashreplace"))
+
+    debug = info = warning = error = critical = msg
 
 
 class _Forwarding(logging.Handler):

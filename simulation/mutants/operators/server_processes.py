@@ -11,6 +11,7 @@ SERVER = "tests/process/test_server_process.py::"
 AT_WORK = f"{SERVER}test_a_server_works_as_it_was_told_and_leaves_at_sigterm_without_a_trace"
 SECOND = f"{SERVER}test_a_second_signal_ends_a_server_whose_etcd_does_not_answer"
 NO_ETCD = f"{SERVER}test_a_server_ends_with_a_word_when_its_etcd_has_no_identity_any_more_and_where_none_answers"
+NO_LOG = f"{SERVER}test_a_server_whose_log_cannot_be_written_serves_and_leaves_all_the_same"
 DEV = (
     "tests/txnctl/launch/test_dev_signals.py::"
     "test_ctrl_c_at_a_terminal_reaches_dev_alone_which_stops_its_processes_in_order"
@@ -103,9 +104,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "log-on-standard-output",
         "logs go to standard error, in lines without colours",
         "txnctl/process/logs.py",
-        "PrintLoggerFactory(file=sys.stderr)",
-        "PrintLoggerFactory(file=sys.stdout)",
+        "os.write(sys.stderr.fileno(), ",
+        "os.write(sys.stdout.fileno(), ",
         AT_WORK,
+    ),
+    process(
+        "full-log-ends-what-logs",
+        "a line of the log that cannot be written is lost, and nothing with it",
+        "txnctl/process/logs.py",
+        "suppress(OSError, ValueError)",
+        "suppress(ValueError)",
+        NO_LOG,
+    ),
+    process(
+        "end-told-before-it-counts",
+        "the end of a vital task ends its process, also where its log cannot be written",
+        "txnwire/tasks.py",
+        "        end = TaskEnd(name, of, error, fatal)\n",
+        '        end = TaskEnd(name, of, error, fatal)\n        log.error("task_ended", task=name)\n',
+        "tests/txnwire/test_tasks.py::"
+        "test_the_end_of_a_vital_task_is_the_end_of_its_process_though_its_log_cannot_be_written",
     ),
     process(
         "colours-in-files",
