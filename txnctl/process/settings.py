@@ -107,6 +107,8 @@ class ServerSettings(BaseSettings):
         unknown = [role for role in value if role not in ROLES]
         if unknown or not value:
             raise ValueError(f"unknown role {', '.join(unknown) or '(none)'}: expected some of {', '.join(ROLES)}")
+        if len(set(value)) < len(value):
+            raise ValueError("expected each role once")
         return value
 
     @field_validator("listen", "advertise", "admin_listen")

@@ -56,6 +56,7 @@ def test_roles_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 WRONG: list[tuple[dict[str, object], str]] = [
     ({"roles": "broker,king"}, "unknown role king"),
+    ({"roles": "controller,broker,controller"}, "roles: expected each role once"),
     ({"id": "a b"}, "server id 'a b'"),
     ({"tcids": 0}, "tcids"),
     ({"lease_ttl_s": 0.1}, "lease_ttl_s"),
