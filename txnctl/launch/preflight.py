@@ -34,11 +34,16 @@ class FolderLock:
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise NotAllowed(
                 f"data folder {self._folder} is in use by process {holder}: stop it, or name another with --data-dir"
+            ) from error
+        except OSError as error:
+            os.close(descriptor)
+            raise NotAllowed(
+                f"data folder {self._folder} cannot be locked: {error.strerror}; name another with --data-dir"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -56,8 +61,9 @@ def expect_free(address: str, *, part: str) -> None:
     host, port = host_and_port(address, part=part)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(bare_host(host), port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise InvalidArgument(f"{part} {address!r}: {host!r} is no host of this machine: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part between dots is empty, or longer than 63 characters
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgument(f"{part} {address!r}: {host!r} is no host of this machine: {reason}") from error
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

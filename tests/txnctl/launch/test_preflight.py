@@ -1,7 +1,8 @@
-"""The lock on a cluster's folder, and whom it names; addresses that cannot be listened on."""
+"""The lock on a cluster's folder and whom it names; addresses that cannot be listened on, or that no machine has."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -40,3 +41,18 @@ def test_a_folder_whose_holder_has_not_said_who_it_is_is_told_as_in_use_all_the_
 def test_a_host_that_no_machine_can_have_is_named_with_its_option() -> None:
     with pytest.raises(InvalidArgument, match=r"--admin '\[::g\]:1': '\[::g\]' is no host of this machine: Name or "):
         expect_free("[::g]:1", part="--admin")
+
+
+def test_a_folder_that_cannot_be_locked_is_in_use_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(NotAllowed, match=rf"{tmp_path} cannot be locked: No locks available; name another"):
+        FolderLock(tmp_path).take()
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..example"], ids=["a part too long", "a part too short"])
+def test_a_host_that_no_name_server_can_be_asked_for_is_told(host: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"--listen '{host}:6650': '{host}' is no host of this machine: "):
+        expect_free(f"{host}:6650", part="--listen")
