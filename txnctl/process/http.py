@@ -10,10 +10,11 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -26,6 +27,8 @@ from txnwire.errors import InvalidArgument
 
 ANSWER_WITHIN_S = 5.0
 """How long the event loop may take for one turn: beyond that the process does not count as alive."""
+SILENT_S = 10.0
+"""How long a connection may be silent: each one holds a thread and a descriptor."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -44,6 +47,12 @@ class _ServerOfIPv6(_Server):
 
 
 class _QuietHandler(WSGIRequestHandler):
+    timeout: ClassVar[float] = SILENT_S
+
+    def handle(self) -> None:
+        with suppress(TimeoutError):  # it is closed without a line
+            super().handle()
+
     def log_message(self, format: str, *args: object) -> None:
         """Does not log: health checks come every few seconds."""
 

@@ -12,6 +12,7 @@ AT_WORK = f"{SERVER}test_a_server_works_as_it_was_told_and_leaves_at_sigterm_wit
 SECOND = f"{SERVER}test_a_second_signal_ends_a_server_whose_etcd_does_not_answer"
 NO_ETCD = f"{SERVER}test_a_server_ends_with_a_word_when_its_etcd_has_no_identity_any_more_and_where_none_answers"
 NO_LOG = f"{SERVER}test_a_server_whose_log_cannot_be_written_serves_and_leaves_all_the_same"
+SILENT = "tests/txnctl/process/test_silent_connections.py::test_a_connection_that_stays_silent_is_closed_without_a_line"
 DEV = (
     "tests/txnctl/launch/test_dev_signals.py::"
     "test_ctrl_c_at_a_terminal_reaches_dev_alone_which_stops_its_processes_in_order"
@@ -96,9 +97,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "health-checks-logged",
         "a health check leaves no line in the log",
         HTTP,
-        "class _QuietHandler(WSGIRequestHandler):\n    def log_message",
-        "class _QuietHandler(WSGIRequestHandler):\n    def log_nothing",
+        "    def log_message(",
+        "    def log_nothing(",
         AT_WORK,
+    ),
+    process(
+        "silent-connections-kept",
+        "a connection to the pages that stays silent is closed",
+        HTTP,
+        "    timeout: ClassVar[float] = SILENT_S\n",
+        "",
+        SILENT,
+    ),
+    process(
+        "silent-connections-told",
+        "a connection to the pages that stays silent leaves no line in the log",
+        HTTP,
+        "        with suppress(TimeoutError):  # it",
+        "        with suppress(KeyError):  # it",
+        SILENT,
+    ),
+    process(
+        "role-taken-twice",
+        "a server has each role once",
+        "txnctl/process/settings.py",
+        "        if len(set(value)) < len(value):\n",
+        "        if False:\n",
+        "tests/txnctl/process/test_settings.py::test_wrong_settings_are_named",
     ),
     process(
         "log-on-standard-output",
@@ -188,6 +213,22 @@ MUTANTS: tuple[Mutant, ...] = (
         '        os.pwrite(descriptor, f"{os.getpid()}\\n".encode(), 0)\n',
         "",
         DEV,
+    ),
+    process(
+        "lock-that-cannot-be-taken-is-held",
+        "a folder that cannot be locked is in use by nobody",
+        "txnctl/launch/preflight.py",
+        "        except BlockingIOError as error:\n",
+        "        except OSError as error:\n",
+        "tests/txnctl/launch/test_preflight.py::test_a_folder_that_cannot_be_locked_is_in_use_by_nobody",
+    ),
+    process(
+        "host-too-long-to-ask-for",
+        "a host that no name server can be asked for is told without a traceback",
+        "txnctl/launch/preflight.py",
+        "    except (OSError, UnicodeError) as error:  # ",
+        "    except OSError as error:  # ",
+        "tests/txnctl/launch/test_preflight.py::test_a_host_that_no_name_server_can_be_asked_for_is_told",
     ),
     process(
         "child-lost-with-its-log",
