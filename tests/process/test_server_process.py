@@ -12,14 +12,14 @@ import pytest
 import txnclient
 from tests.process.serving import FEW_FILES, READY_S, Serving, serving
 from tests.txnctl.command_line import done, txnctl
-from tests.waiting import until, until_answer
+from tests.waiting import until, until_accepted, until_answer
 from txnctl.process.serve import OTHER_FILES
 from txnctl.process.store_mark import StoreMark
 from txnstore import keys, records
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, free_port
 from txnstore.etcd.etcd_store import EtcdStore
-from txnstore.records import BrokerRegistration
-from txnstore.store import Commit, Delete
+from txnstore.records import BrokerRegistration, DataFolder
+from txnstore.store import Commit, Delete, Put
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -162,6 +162,35 @@ async def test_a_server_whose_disk_hangs_ends_at_sigterm_all_the_same(
         server.process.send_signal(signal.SIGTERM)
         assert await server.wait(40.0) == 1
         assert "ended without its threads" in server.log.read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "code"), [("ledgers/folder-id", 0), ("store-mark", 1)], ids=["of the ledgers", "of the mark"]
+)
+async def test_a_server_whose_disk_does_not_answer_as_it_starts_heeds_the_first_sigterm(
+    tmp_path: Path, etcd: str, key_prefix: str, store: EtcdStore, asked_for: str, code: int
+) -> None:
+    """A pipe in place of a file stands for that disk: who reads it waits. ▲ An operator would wait for the server."""
+    record = DataFolder(id="known", broker="before", path="there")
+    await store.commit(Commit(puts=(Put(keys.DATA_FOLDER, records.encode(record)),)))
+    pipe = tmp_path / "data" / asked_for
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    async with serving(tmp_path, "--listen", "127.0.0.1:0", etcd=etcd, prefix=key_prefix) as server:
+        writer = await until_accepted(
+            lambda: asyncio.to_thread(os.open, pipe, os.O_WRONLY | os.O_NONBLOCK),
+            OSError,
+            "a server that reads it",
+            within_s=READY_S,
+        )
+        try:
+            server.process.send_signal(signal.SIGTERM)
+            assert await server.wait() == code
+        finally:
+            os.close(writer)
+        told = server.log.read_text()
+        assert "stopped" in told
+        assert ("ended without its threads" in told.splitlines()[-1]) == (code == 1)
 
 
 @pytest.mark.parametrize("log", ["on a full disk", "without a reader"])

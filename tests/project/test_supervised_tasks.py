@@ -34,6 +34,7 @@ WAITED_FOR = {
     "coordinator_v5/coordinator.py Coordinator._running_until": "awaited there",
     "coordinator_v5/coordinator.py Coordinator._run": "a task group, whose failure ends the vital task it is in",
     "coordinator_v5/ownership.py TcidOwnership._hold": "awaited there; the end of any raises",
+    "txnctl/process/serve.py _unless": "awaited there",
     "txnctl/process/serve.py _serve_until": "awaited there; the end of any ends the process",
     "txnctl/process/serve.py wait_stopped_or_failed": "awaited there; the end of any ends the process",
 }

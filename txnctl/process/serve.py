@@ -7,8 +7,10 @@ import os
 import resource
 import signal
 import threading
+from collections.abc import Coroutine
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -21,17 +23,19 @@ from txnctl.process.full_collections import FullCollections
 from txnctl.process.http import HttpEndpoint
 from txnctl.process.pauses import Pauses
 from txnctl.process.served import write_served
-from txnctl.process.server import Server
+from txnctl.process.server import START_TIMEOUT_S, Server
 from txnctl.process.settings import NO_ADMIN, ServerSettings, etcd_settings
 from txnctl.process.store_mark import StoreMark, follow_identity
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.records import Incarnation
 from txnwire.clock import SystemClock, SystemRandom
-from txnwire.errors import InternalError
-from txnwire.tasks import restarted
+from txnwire.errors import InternalError, Timeout
+from txnwire.ports import Clock, Random
+from txnwire.tasks import cancel_all, restarted
 from txnwire.transport.grpc_transport import GrpcTransport
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 OTHER_FILES = 1000
 """Files open besides connections to clients: ledgers, logs, sockets to etcd and to other servers."""
@@ -52,25 +56,25 @@ def allow_open_files(connections: int) -> None:
 
 
 async def serve(settings: ServerSettings) -> None:
-    """Serves until SIGTERM or SIGINT, then hands over its segments and ids and returns. A second signal kills."""
+    """Serves until SIGTERM or SIGINT, then hands over its segments and ids and returns; also while it starts. A
+    second signal kills."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_die, stop, number)
     allow_open_files(settings.max_connections)
+    with suppress(_StoppedEarly):
+        await _serve(settings, stop)
+    log.info("stopped", id=settings.id)
+
+
+async def _serve(settings: ServerSettings, stop: asyncio.Event) -> None:
+    """Raises `_StoppedEarly`, and the errors of a start and of roles that fail."""
     clock, random = SystemClock(), SystemRandom()
-    store = await EtcdStore.connect(etcd_settings(settings), clock=clock, random=random)
+    store = await _unless(stop, EtcdStore.connect(etcd_settings(settings), clock=clock, random=random))
     ledgers = FileLedgerStore(settings.data_dir)
     try:
-        if _keeps_mark(settings):
-            mark = StoreMark(settings.data_dir)
-            await found_cluster(store, clock, id=settings.id, makes_room="coordinator" in settings.roles)
-            identity, revision = await mark.check(store)
-            if "broker" in settings.roles:  # writes nothing into a folder that is not this cluster's
-                await expect_shared_folder(store, ledgers, random, broker_id=settings.id, claim=False)
-            _write_mark(mark, identity, revision)
-            if "broker" in settings.roles:
-                _write_served(settings)
+        await _unless(stop, _take_folder(settings, store, ledgers, clock, random))
         server = Server(
             settings, store=store, ledgers=ledgers, transport=GrpcTransport(clock), clock=clock, random=random
         )
@@ -82,7 +86,7 @@ async def serve(settings: ServerSettings) -> None:
             )
         http = _http(server, settings)  # before the roles: /readyz says "not ready" while they start
         try:
-            await server.start()
+            await _unless(stop, server.start())
             await _serve_until(stop, server, store, settings)
         finally:
             try:
@@ -97,7 +101,50 @@ async def serve(settings: ServerSettings) -> None:
         await ledgers.close()
         await store.close()
         _end_without_threads()
-    log.info("stopped", id=settings.id)
+
+
+class _StoppedEarly(Exception):
+    """It was told to stop before it served."""
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, or its error. ▲ A stop cancels it, and raises `_StoppedEarly`: otherwise a start that waits
+    for a disk or for etcd would not heed SIGTERM."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise _StoppedEarly
+        return task.result()
+    finally:
+        await cancel_all((task, stopped))
+
+
+async def _take_folder(
+    settings: ServerSettings, store: EtcdStore, ledgers: FileLedgerStore, clock: Clock, random: Random
+) -> None:
+    """▲ In threads and with a time limit, as its disk may never answer. Raises `Timeout`; `NotAllowed` and `StoreUnfit`
+    for a folder that is not this cluster's, before anything is written into it."""
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S) as limit:
+            mark = StoreMark(settings.data_dir)
+            await asyncio.to_thread(mark.read)  # the next reads of it are of a disk that answers
+            if not _keeps_mark(settings):
+                return
+            await found_cluster(store, clock, id=settings.id, makes_room="coordinator" in settings.roles)
+            identity, revision = await mark.check(store)
+            if "broker" in settings.roles:
+                await expect_shared_folder(store, ledgers, random, broker_id=settings.id, claim=False)
+            await asyncio.to_thread(_write_mark, mark, identity, revision)
+            if "broker" in settings.roles:
+                await asyncio.to_thread(_write_served, settings)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise Timeout(
+            f"data folder {settings.data_dir} was not read and marked within {START_TIMEOUT_S:g} s: "
+            "does its disk answer?"
+        ) from error
 
 
 def _end_without_threads() -> None:

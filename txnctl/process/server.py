@@ -42,7 +42,7 @@ from txnctl.process.settings import ServerSettings
 from txnctl.process.sweeper import Maintainer, SweeperSettings
 from txnstore.access.store_client import StoreClient
 from txnstore.cluster_clock import ClusterClock
-from txnwire.errors import Overloaded, TxnError
+from txnwire.errors import Overloaded, Timeout, TxnError
 from txnwire.ports import Clock, Connection, Listener, Random, Transport
 from txnwire.tasks import Tasks, errand, restarted
 from txnwire.transport.calls import Service, serve_connection
@@ -88,6 +88,7 @@ class Server:
         self._ready = asyncio.Event()
         self._closed = False
         self._failure = RoleFailure()
+        self._starting = "before any of its roles"
         self.tasks = Tasks(clock.monotonic, on_fatal=self._failure.met)
         """Services that must live as long as this process, and their ends."""
         self._connections = 0
@@ -116,12 +117,20 @@ class Server:
         return await self._failure.wait()
 
     async def start(self) -> None:
-        """Binds, follows the cluster, starts every role. Raises the error of a role that could not start, and leaves
-        nothing behind."""
+        """Binds, follows the cluster, starts every role. Raises the error of a role that could not start, `Timeout`
+        after `START_TIMEOUT_S`, and leaves nothing behind."""
         try:
             with self.tasks.in_charge():
-                async with asyncio.timeout(START_TIMEOUT_S):
-                    await self._start()
+                try:
+                    async with asyncio.timeout(START_TIMEOUT_S) as limit:
+                        await self._start()
+                except TimeoutError as error:
+                    if not limit.expired():
+                        raise
+                    raise Timeout(
+                        f"{self._settings.id} has not started within {START_TIMEOUT_S:g} s, {self._starting}: do etcd "
+                        "and the disk of the data folder answer?"
+                    ) from error
         except BaseException:
             await self.close()
             raise
@@ -153,6 +162,7 @@ class Server:
             "admin": self._start_admin,
         }
         for role in self._settings.roles:
+            self._starting = f"as its role {role} did not"
             await start[role](calls)
         self._ready.set()
         log.info("serving", id=self._settings.id, roles=list(self._settings.roles), address=self.advertised)

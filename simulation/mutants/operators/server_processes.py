@@ -11,6 +11,7 @@ SERVER = "tests/process/test_server_process.py::"
 AT_WORK = f"{SERVER}test_a_server_works_as_it_was_told_and_leaves_at_sigterm_without_a_trace"
 SECOND = f"{SERVER}test_a_second_signal_ends_a_server_whose_etcd_does_not_answer"
 NO_ETCD = f"{SERVER}test_a_server_ends_with_a_word_when_its_etcd_has_no_identity_any_more_and_where_none_answers"
+HUNG_START = f"{SERVER}test_a_server_whose_disk_does_not_answer_as_it_starts_heeds_the_first_sigterm"
 NO_LOG = f"{SERVER}test_a_server_whose_log_cannot_be_written_serves_and_leaves_all_the_same"
 SILENT = "tests/txnctl/process/test_silent_connections.py::test_a_connection_that_stays_silent_is_closed_without_a_line"
 DEV = (
@@ -35,6 +36,38 @@ MUTANTS: tuple[Mutant, ...] = (
         "    for number in (signal.SIGTERM, signal.SIGINT):\n",
         "    for number in (signal.SIGINT,):\n",
         AT_WORK,
+    ),
+    process(
+        "sigterm-unheeded-by-a-start",
+        "a server heeds SIGTERM also while it starts",
+        SERVE,
+        "        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)\n",
+        "        await asyncio.wait({task})\n",
+        HUNG_START,
+    ),
+    process(
+        "mark-read-in-the-loop",
+        "a server heeds SIGTERM also while it starts",
+        SERVE,
+        "            await asyncio.to_thread(mark.read)",
+        "            mark.read()",
+        HUNG_START,
+    ),
+    process(
+        "folder-waited-for-without-end",
+        "a start that waits for a disk or a role ends, and says for which",
+        SERVE,
+        "        async with asyncio.timeout(START_TIMEOUT_S) as limit:\n",
+        "        async with asyncio.timeout(None) as limit:\n",
+        "tests/txnctl/process/test_start_limits.py::test_a_folder_whose_disk_does_not_answer_is_named",
+    ),
+    process(
+        "start-ends-without-a-word",
+        "a start that waits for a disk or a role ends, and says for which",
+        "txnctl/process/server.py",
+        "                    if not limit.expired():\n                        raise\n",
+        "                    raise\n",
+        "tests/txnctl/process/test_start_limits.py::test_a_role_that_does_not_start_is_named",
     ),
     process(
         "second-signal-waits",
@@ -65,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "mark-not-made",
         "a broker marks its folder before it serves",
         SERVE,
-        "            _write_mark(mark, identity, revision)\n",
+        "            await asyncio.to_thread(_write_mark, mark, identity, revision)\n",
         "",
         AT_WORK,
     ),
