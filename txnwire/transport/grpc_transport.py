@@ -112,6 +112,9 @@ def client_channel_options(*, max_receive_bytes: int = -1, liveness: Liveness = 
         ("grpc.min_reconnect_backoff_ms", 1000),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        # ▲ §11: gRPC looks a name up every 30 s at most: an etcd at a new address would be found behind the end of
+        # leases, and a broker would lose all its segments.
+        ("grpc.dns_min_time_between_resolutions_ms", 1000),
         *_liveness_options(liveness),
     ]
 
