@@ -16,7 +16,7 @@ from tests.waiting import until, until_accepted, until_answer
 from txnctl.process.serve import OTHER_FILES
 from txnctl.process.store_mark import StoreMark
 from txnstore import keys, records
-from txnstore.etcd.embedded_etcd import EmbeddedEtcd, free_port
+from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.records import BrokerRegistration, DataFolder
 from txnstore.store import Commit, Delete, Put
@@ -235,3 +235,28 @@ async def test_a_server_ends_with_a_word_when_its_etcd_has_no_identity_any_more_
     assert answer.code == 1
     assert nobody.removeprefix("http://") in answer.err
     assert not (tmp_path / "none").exists(), "nothing is made before etcd answers"
+
+
+async def test_e4_a_server_ends_with_a_word_once_another_cluster_is_at_its_etcds_address(
+    tmp_path: Path, key_prefix: str
+) -> None:
+    """▲ Waiting for the first one it would hold its place for ever, and its supervisor would take it for alive."""
+    port = free_port()
+    first = EmbeddedEtcd(EtcdCommand(data_dir=tmp_path / "first", client_port=port))
+    another = EtcdCommand(data_dir=tmp_path / "other", client_port=port, extra=("--initial-cluster-token=other",))
+    other = EmbeddedEtcd(another)
+    try:
+        await first.start()
+        async with serving(tmp_path, "--listen", "127.0.0.1:0", etcd=first.url, prefix=key_prefix) as server:
+            await server.until_ready()
+            await first.stop()
+            await other.start()
+            assert await server.wait() == 1
+            told = server.log.read_text()
+            last = told.splitlines()[-1]
+            assert last.startswith("txnctl: ")
+            assert f"etcd at 127.0.0.1:{port} belongs to cluster " in last
+            assert told.count("etcd endpoint must not be used") == 1
+    finally:
+        await first.stop()
+        await other.stop()

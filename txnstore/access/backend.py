@@ -100,6 +100,9 @@ class Backend(Protocol):
         """Return once some endpoint is connected, at once if one is. A request not sent has a definite fate. Raises
         `StoreUnfit` for good once the store turns out to be another one, or set back (`txnstore.access.lineage`)."""
 
+    def why_not_ready(self) -> str:
+        """What keeps `wait_ready` waiting, as far as it is known: for the text of an error."""
+
     async def wait_unfit(self) -> TxnError:
         """Return with the reason once the store is unfit."""
 

@@ -313,7 +313,7 @@ class StoreClient:
     async def _reading(self, until: float, request: Callable[[], Awaitable[T]]) -> T:
         """Send a repeatable request until it is answered. Raises `StoreUnavailable` after the time limit."""
         self._check_open()
-        why = "no etcd endpoint is connected"
+        why = ""
         try:
             async with asyncio.timeout_at(until):
                 while True:
@@ -328,7 +328,7 @@ class StoreClient:
                         why = str(refusal)
                     await asyncio.sleep(_READ_PAUSE_S)
         except TimeoutError:
-            raise StoreUnavailable(f"no answer from etcd in time: {why}") from None
+            raise StoreUnavailable(f"no answer from etcd in time: {why or self._backend.why_not_ready()}") from None
 
 
 async def _again_if_compacted(revision: int, read: Callable[[], Awaitable[T]]) -> T:

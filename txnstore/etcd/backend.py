@@ -60,6 +60,7 @@ class EtcdBackend:
         self.known_as = self._lineage.known_as
         self.encode: Callable[[Commit], bytes] = self._encoder.transaction
         self.wait_ready = connection.wait_ready
+        self.why_not_ready = connection.why_not_ready
         self.wait_unfit = connection.wait_unfit
         self.condemn = connection.condemn
 

@@ -24,6 +24,7 @@ from txnwire.ports import Clock
 from txnwire.transport.grpc_transport import TlsFiles, open_channel
 
 _POLL_S: Final = 0.02
+_NOT_CONNECTED: Final = "not connected"
 _RANGE: Final = "/etcdserverpb.KV/Range"
 _STATUS: Final = "/etcdserverpb.Maintenance/Status"
 _AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
@@ -40,13 +41,16 @@ class TokenExpired(Exception):
 
 class Endpoint:
     """One etcd member's client address. `admitted`: its release and cluster were checked since it last failed; `known`:
-    they were checked once. `left`: callbacks for when another endpoint replaces this one."""
+    they were checked once; `inadmissible`: what the last check found wrong, `why`: what was last found to keep it from
+    being used. `left`: callbacks for when another endpoint replaces this one."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
         self.address = address
         self.channel = channel
         self.admitted = False
         self.known = False
+        self.inadmissible: InvalidArgument | None = None
+        self.why = _NOT_CONNECTED
         self.failed_at = float("-inf")
         self.left: dict[Callable[[], None], None] = {}
         self._methods: dict[str, _UnaryMethod] = {}
@@ -74,12 +78,10 @@ class EtcdConnection:
         self._endpoints = [Endpoint(address, channel) for address, channel in _open_channels(settings)]
         self._current = self._endpoints[0]
         self._cluster_id: int | None = None
-        self._inadmissible: InvalidArgument | None = None
         self._unfit: asyncio.Future[StoreUnfit] = asyncio.get_running_loop().create_future()
         self.check_store: Callable[[Endpoint], Awaitable[None]] | None = None
         """▲ Called before an endpoint is used, each time it was lost or failed: checks that the store behind it is
         still the same. Raises `StoreUnfit`, which is for good."""
-        self._why = "none can be reached"
         self._admission = asyncio.Lock()
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
@@ -100,8 +102,9 @@ class EtcdConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 while not await self._pick():
-                    if self._inadmissible is not None:
-                        raise self._inadmissible
+                    for endpoint in self._endpoints:
+                        if endpoint.inadmissible is not None:
+                            raise endpoint.inadmissible
                     await asyncio.sleep(_POLL_S)
                 if self._settings.user is not None:
                     await self._authenticate_first()
@@ -109,7 +112,7 @@ class EtcdConnection:
                     await self.wait_ready()
         except TimeoutError:
             tried = ", ".join(endpoint.address for endpoint in self._endpoints)
-            raise StoreUnavailable(f"no etcd serves at {tried} within {timeout_s} s: {self._why}") from None
+            raise StoreUnavailable(f"no etcd serves at {tried} within {timeout_s} s: {self.why_not_ready()}") from None
 
     async def wait_ready(self) -> None:
         """Return once an endpoint is connected and admitted. Raises `StoreUnfit`.
@@ -124,6 +127,9 @@ class EtcdConnection:
                 if await self._pick():
                     return
                 await asyncio.sleep(_POLL_S)
+
+    def why_not_ready(self) -> str:
+        return "; ".join(f"{endpoint.address}: {endpoint.why}" for endpoint in self._endpoints)
 
     def renewers(self) -> list[Endpoint]:
         """Endpoints that can renew a lease now, the current one first. Raises `StoreUnfit`.
@@ -248,7 +254,7 @@ class EtcdConnection:
 
     def distrust(self, endpoint: Endpoint, why: str) -> None:
         """Prefer others for now; check it again before its next use."""
-        self._why = f"{endpoint.address}: {why}"
+        endpoint.why = why
         endpoint.admitted = False
         endpoint.failed_at = self._clock.monotonic()
 
@@ -269,10 +275,9 @@ class EtcdConnection:
         try:
             self._check(endpoint, status)
         except InvalidArgument as error:
-            log.error("etcd endpoint must not be used", endpoint=endpoint.address, error=str(error))
-            self._inadmissible = error
-            self.distrust(endpoint, str(error))
+            self._refuse(endpoint, error)
             return False
+        endpoint.inadmissible = None
         if not status.leader:
             self.distrust(endpoint, "it has no leader")
             return False
@@ -280,7 +285,18 @@ class EtcdConnection:
             return False
         self._cluster_id = status.header.cluster_id
         endpoint.admitted = endpoint.known = True
+        endpoint.why = _NOT_CONNECTED
         return True
+
+    def _refuse(self, endpoint: Endpoint, error: InvalidArgument) -> None:
+        """Raises `StoreUnfit` once none is left of the cluster that was admitted."""
+        if str(error) != str(endpoint.inadmissible):
+            log.error("etcd endpoint must not be used", endpoint=endpoint.address, error=str(error))
+        endpoint.inadmissible = error
+        self.distrust(endpoint, str(error))
+        if self._cluster_id is not None and all(one.inadmissible for one in self._endpoints):
+            # ▲ Nothing but a restart helps. A process that waited on would hang, ready by all it says, for ever.
+            raise self.condemn(StoreUnfit(str(error))) from None
 
     async def _is_same_store(self, endpoint: Endpoint) -> bool:
         if self.check_store is None or (self._settings.user is not None and self._token is None):

@@ -122,6 +122,9 @@ class MemoryBackend:
                 if not self._admitted:
                     await self._admit()
 
+    def why_not_ready(self) -> str:
+        return "no etcd endpoint is connected"
+
     async def _wait_connected(self) -> None:
         while not self.connected:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

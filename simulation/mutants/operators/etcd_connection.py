@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 NO_REAL_ETCD = "it is about how a real etcd is talked to"
+SILENT = "tests/txnstore/etcd/test_silent_etcd.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -18,6 +19,46 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/txnwire/transport/test_moved_names.py::"
             "test_a_name_that_stands_for_another_address_is_looked_up_again_before_leases_end",
         ),
+        why_tests=NO_REAL_ETCD,
+    ),
+    Mutant(
+        name="another-cluster-waited-out",
+        rule="a process that finds another cluster at all addresses of its etcd ends (E4)",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="        if self._cluster_id is not None and all(one.inadmissible for one in self._endpoints):\n",
+        new="        if False:\n",
+        tests=(SILENT + "test_e4_whoever_has_another_cluster_at_all_its_addresses_is_told_that_it_is_over",),
+        why_tests=NO_REAL_ETCD,
+    ),
+    Mutant(
+        name="one-of-another-cluster-is-the-end",
+        rule="a process goes on as long as one address may be of its cluster (E4)",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="and all(one.inadmissible for one in self._endpoints):",
+        new="and any(one.inadmissible for one in self._endpoints):",
+        tests=(SILENT + "test_e4_an_endpoint_of_another_cluster_is_not_gone_on_with",),
+        why_tests=NO_REAL_ETCD,
+    ),
+    Mutant(
+        name="refused-at-each-look",
+        rule="an endpoint that must not be used is logged once",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="        if str(error) != str(endpoint.inadmissible):\n",
+        new="        if error:\n",
+        tests=(SILENT + "test_e4_an_endpoint_of_another_cluster_is_not_gone_on_with",),
+        why_tests=NO_REAL_ETCD,
+    ),
+    Mutant(
+        name="unready-without-a-why",
+        rule="a read that no endpoint took says why of each",
+        section="§4",
+        file="txnstore/access/store_client.py",
+        old="{why or self._backend.why_not_ready()}",
+        new="{why}",
+        tests=(SILENT + "test_a_read_that_no_endpoint_took_says_why_of_each_of_them",),
         why_tests=NO_REAL_ETCD,
     ),
 )

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.txnstore.silent_etcd import TTL_S, SilentEtcd, silent_etcds
 from tests.waiting import until
 from txnstore.access.backend import Unanswered
 from txnstore.access.leases import KeptLease
 from txnstore.access.lineage import StoreUnfit
+from txnstore.access.store_client import StoreClient
 from txnstore.etcd import backend as etcd_backend
 from txnstore.etcd.backend import EtcdBackend
 from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.settings import EtcdSettings
-from txnwire.clock import SystemClock
+from txnwire.clock import SystemClock, SystemRandom
 from txnwire.errors import StoreUnavailable
 
 
@@ -227,12 +229,48 @@ async def test_e4_an_endpoint_of_another_cluster_is_not_gone_on_with() -> None:
         used.applies.clear()
         with pytest.raises(Unanswered):
             await backend.status()
-        waiting = asyncio.create_task(backend.wait_ready())
         looked = other.asked["status"]
-        await until(lambda: not (other.asked["status"] < looked + 2 and not waiting.done()))
+        with capture_logs() as logs:
+            waiting = asyncio.create_task(backend.wait_ready())
+            await until(lambda: not (other.asked["status"] < looked + 4 and not waiting.done()))
         assert (waiting.done(), other.asked["range"]) == (False, 0)
+        refused = [log["endpoint"] for log in logs if log["event"] == "etcd endpoint must not be used"]
+        assert refused == [f"127.0.0.1:{other.port}"], "once, however often it is looked at"
         used.applies.set()
         await waiting
+
+
+async def test_e4_whoever_has_another_cluster_at_all_its_addresses_is_told_that_it_is_over() -> None:
+    """▲ Only a restart connects to it: whoever waited on would do so for ever, and its supervisor would not know."""
+    async with silent_etcds(2) as (etcds, backend), asyncio.timeout(20):
+        for etcd in etcds:
+            etcd.cluster += 1
+            etcd.applies.clear()
+        with pytest.raises(Unanswered):
+            await backend.status()
+        with (
+            capture_logs() as logs,
+            pytest.raises(StoreUnfit, match="belongs to cluster 6, this store was connected to 5"),
+        ):
+            await backend.wait_ready()
+        assert isinstance(await backend.wait_unfit(), StoreUnfit)
+        refused = [log["endpoint"] for log in logs if log["event"] == "etcd endpoint must not be used"]
+        assert sorted(refused) == sorted(f"127.0.0.1:{etcd.port}" for etcd in etcds)
+
+
+async def test_a_read_that_no_endpoint_took_says_why_of_each_of_them() -> None:
+    async with silent_etcds(2) as (etcds, backend):
+        store = StoreClient(backend, SystemClock(), SystemRandom(), quota_bytes=1 << 30)
+        for etcd in etcds:
+            etcd.leader = 0
+            etcd.applies.clear()
+        with pytest.raises(Unanswered):
+            await backend.read_many((b"/k",), 0)
+        looked = [etcd.asked["status"] for etcd in etcds]
+        with pytest.raises(StoreUnavailable) as told:
+            await store.get(b"/k", timeout_s=2.0)
+        assert all(etcd.asked["status"] > before for etcd, before in zip(etcds, looked, strict=True))
+        assert [f"127.0.0.1:{etcd.port}: it has no leader" in str(told.value) for etcd in etcds] == [True, True]
 
 
 async def _move(backend: EtcdBackend, away_from: SilentEtcd) -> None:
