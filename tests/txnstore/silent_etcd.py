@@ -22,13 +22,14 @@ CLUSTER = 5
 
 class SilentEtcd:
     """`applies`: while it is cleared, reads and writes wait, as at a member that defragments or whose disk hangs;
-    `tells`: the same for its status, `commits`: for transactions alone. `asked` counts what came. `cluster`, `leader`
-    and `errors` are those that it tells of; `with_leader`: how many watches were to end where it has none."""
+    `tells`: the same for its status, `commits`: for transactions alone, `sends`: amid a snapshot. `asked` counts what
+    came. `cluster`, `leader` and `errors` are those that it tells of; `with_leader`: how many watches were to end where
+    it has none."""
 
     def __init__(self) -> None:
         self.cluster, self.leader, self.with_leader = CLUSTER, 1, 0
         self.errors: list[str] = []
-        self.applies, self.tells, self.renews, self.commits = [asyncio.Event() for _ in range(4)]
+        self.applies, self.tells, self.renews, self.commits, self.sends = [asyncio.Event() for _ in range(5)]
         self.go_on()
         self.asked: Counter[str] = Counter()
         self.watching = 0
@@ -36,7 +37,7 @@ class SilentEtcd:
         self._server = grpc.aio.server()
 
     def go_on(self) -> None:
-        for event in (self.applies, self.tells, self.renews, self.commits):
+        for event in (self.applies, self.tells, self.renews, self.commits, self.sends):
             event.set()
 
     async def start(self) -> None:
@@ -87,6 +88,7 @@ class SilentEtcd:
 
     async def _break_off(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
         yield pb.SnapshotResponse(blob=b"some").SerializeToString()
+        await self.sends.wait()
         await context.abort(grpc.StatusCode.UNAVAILABLE, "etcdserver: server stopped")
 
     async def _watch(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:

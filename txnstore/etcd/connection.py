@@ -24,6 +24,8 @@ from txnwire.ports import Clock
 from txnwire.transport.grpc_transport import TlsFiles, open_channel
 
 _POLL_S: Final = 0.02
+PIECE_TIMEOUT_S: Final = 120.0
+"""For each message of a download; the first one waits for a defragmentation that has begun just before."""
 _NOT_CONNECTED: Final = "not connected"
 _RANGE: Final = "/etcdserverpb.KV/Range"
 _STATUS: Final = "/etcdserverpb.Maintenance/Status"
@@ -208,11 +210,21 @@ class EtcdConnection:
         """The messages of a call with one request and many answers. Raises `Unanswered`, `Refused`."""
         method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = endpoint.channel.unary_stream(path)
         call = method(request, metadata=self._metadata())
+        messages = aiter(call)
         try:
-            async for message in call:
+            while True:
+                # ▲ On each message, not on the whole, which has no bound: a member whose disk hangs still answers
+                # pings, and the caller would hang with it, and hold its locks for ever.
+                async with asyncio.timeout(PIECE_TIMEOUT_S):
+                    message = await anext(messages, None)
+                if message is None:
+                    return
                 yield message
         except grpc.aio.AioRpcError as error:
             await self.stream_failed(endpoint, error.code(), error.details() or "")
+        except TimeoutError:
+            late = f"no further part within {PIECE_TIMEOUT_S:g} s"
+            await self.stream_failed(endpoint, grpc.StatusCode.DEADLINE_EXCEEDED, late)
         finally:
             call.cancel()
 

@@ -1,4 +1,4 @@
-"""Break the rules about the connection to etcd (E4): where it leads, when it is given up, and what is said of that."""
+"""Break the rules about the connection to etcd (E4, C6): where it leads, when it is given up, what is said of that."""
 
 from __future__ import annotations
 
@@ -59,6 +59,19 @@ MUTANTS: tuple[Mutant, ...] = (
         old="{why or self._backend.why_not_ready()}",
         new="{why}",
         tests=(SILENT + "test_a_read_that_no_endpoint_took_says_why_of_each_of_them",),
+        why_tests=NO_REAL_ETCD,
+    ),
+    Mutant(
+        name="snapshot-that-stands-still",
+        rule="a snapshot that stands still is given up (C6)",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="asyncio.timeout(PIECE_TIMEOUT_S)",
+        new="asyncio.timeout(None)",
+        tests=(
+            "tests/txnstore/etcd/test_mute_etcd.py::"
+            "test_c6_a_snapshot_that_stands_still_at_a_member_that_answers_pings_is_given_up",
+        ),
         why_tests=NO_REAL_ETCD,
     ),
 )

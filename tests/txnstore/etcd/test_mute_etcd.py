@@ -12,6 +12,7 @@ from tests.txnstore.silent_etcd import SilentEtcd, silent_etcds
 from tests.waiting import until
 from txnstore.access.backend import Unanswered
 from txnstore.access.store_client import StoreClient
+from txnstore.etcd import connection as connection_of_etcd
 from txnstore.etcd import rpc_pb2
 from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
@@ -81,3 +82,17 @@ async def test_c6_a_call_to_an_etcd_that_has_gone_mute_is_given_up_in_time(name:
             with pytest.raises((StoreUnavailable, OutcomeUnknown)):
                 await CALLS[name](store)
             await store.close()
+
+
+async def test_c6_a_snapshot_that_stands_still_at_a_member_that_answers_pings_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """▲ A backup would hold the lock of its folder for ever, and so would each later one wait for it."""
+    monkeypatch.setattr(connection_of_etcd, "PIECE_TIMEOUT_S", TIMEOUT_S)
+    async with silent_etcds(1) as ((etcd,), backend), asyncio.timeout(LONG_S):
+        etcd.sends.clear()
+        snapshot = backend.snapshot()
+        assert await anext(snapshot) == b"some"
+        with pytest.raises(Unanswered, match="no further part within"):
+            await anext(snapshot)
+        assert not backend._connection.current.admitted
