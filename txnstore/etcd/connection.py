@@ -18,6 +18,7 @@ from txnstore.access.lineage import StoreUnfit
 from txnstore.etcd import rpc_pb2 as pb
 from txnstore.etcd.releases import check_release
 from txnstore.etcd.settings import EtcdSettings
+from txnstore.etcd.unreachable import why_unreachable
 from txnstore.store import Compacted
 from txnwire.errors import InvalidArgument, StoreUnavailable
 from txnwire.ports import Clock
@@ -26,6 +27,7 @@ from txnwire.transport.grpc_transport import TlsFiles, open_channel
 _POLL_S: Final = 0.02
 PIECE_TIMEOUT_S: Final = 120.0
 """For each message of a download; the first one waits for a defragmentation that has begun just before."""
+_WHY_TIMEOUT_S: Final = 1.0
 _NOT_CONNECTED: Final = "not connected"
 _RANGE: Final = "/etcdserverpb.KV/Range"
 _STATUS: Final = "/etcdserverpb.Maintenance/Status"
@@ -113,8 +115,17 @@ class EtcdConnection:
                     self._current.admitted = False  # its store could not be checked before
                     await self.wait_ready()
         except TimeoutError:
+            await asyncio.gather(*[self._ask_why(one) for one in self._endpoints if not one.ready()])
             tried = ", ".join(endpoint.address for endpoint in self._endpoints)
             raise StoreUnavailable(f"no etcd serves at {tried} within {timeout_s} s: {self.why_not_ready()}") from None
+
+    async def _ask_why(self, endpoint: Endpoint) -> None:
+        """gRPC gives the reason why an endpoint is not connected to its calls alone."""
+        try:
+            await endpoint.unary(_STATUS)(b"", timeout=_WHY_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                endpoint.why = why_unreachable(error.details() or "")
 
     async def wait_ready(self) -> None:
         """Return once an endpoint is connected and admitted. Raises `StoreUnfit`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutants.mutant import Mutant
 
 NO_REAL_ETCD = "it is about how a real etcd is talked to"
+SECURITY = "tests/txnstore/etcd/test_etcd_security.py::"
 SILENT = "tests/txnstore/etcd/test_silent_etcd.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -72,6 +73,16 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/txnstore/etcd/test_mute_etcd.py::"
             "test_c6_a_snapshot_that_stands_still_at_a_member_that_answers_pings_is_given_up",
         ),
+        why_tests=NO_REAL_ETCD,
+    ),
+    Mutant(
+        name="unreachable-without-a-why",
+        rule="whoever cannot connect is told why",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="            await asyncio.gather(*[self._ask_why(one) for one in self._endpoints if not one.ready()])\n",
+        new="",
+        tests=(SECURITY + "test_whoever_cannot_connect_is_told_what_is_wrong",),
         why_tests=NO_REAL_ETCD,
     ),
 )

@@ -150,6 +150,33 @@ async def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         await connect(EtcdSettings(endpoints=("https://127.0.0.1:1",), ca=tmp_path / "missing.pem"))
 
 
+async def test_whoever_cannot_connect_is_told_what_is_wrong(tmp_path: Path, certificates: Certificates) -> None:
+    path, nobody = certificates.path, f"127.0.0.1:{free_port()}"
+    flags = ("--client-cert-auth=true", f"--trusted-ca-file={path('ca.pem')}")
+    async with secured_etcd(tmp_path, certificates, *flags) as url:
+        right = EtcdSettings(
+            endpoints=(url,),
+            ca=path("ca.pem"),
+            certificate=path("client.pem"),
+            key=path("client.key"),
+            connect_timeout_s=1.0,
+            development=True,
+        )
+        plain = msgspec.structs.replace(right, ca=None, certificate=None, key=None)
+        wrong = {
+            "its certificate is not of the authority": msgspec.structs.replace(right, ca=path("foreign.pem")),
+            "no connection without a certificate": msgspec.structs.replace(right, certificate=None, key=None),
+            "do not belong together": msgspec.structs.replace(right, key=path("server.key")),
+            "write https://": msgspec.structs.replace(plain, endpoints=(url.replace("https", "http"),)),
+            "Connection refused": msgspec.structs.replace(plain, endpoints=(f"http://{nobody}",)),
+            "no-such-host.invalid": msgspec.structs.replace(plain, endpoints=("http://no-such-host.invalid:2379",)),
+        }
+        told = await asyncio.gather(*[connect(settings) for settings in wrong.values()], return_exceptions=True)
+        assert [type(error) for error in told] == [StoreUnavailable] * len(wrong)
+        whys = [str(error).partition(" s: ")[2] for error in told]
+        assert [part in why for part, why in zip(wrong, whys, strict=True)] == [True] * len(wrong), whys
+
+
 # --- users ---
 
 
