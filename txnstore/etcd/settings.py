@@ -12,6 +12,7 @@ from txnwire.errors import InvalidArgument
 
 DEFAULT_QUOTA_BYTES: Final = 2 * 1024**3
 DEFAULT_PORT: Final = 2379
+HIGHEST_PORT: Final = 65535
 _ENDPOINT: Final = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]))(:[0-9]{1,5})?/?\Z")
 
 
@@ -44,6 +45,8 @@ class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
         match = _ENDPOINT.match(endpoint)
         if match is None or not (match[1] or match[3]):
             raise InvalidArgument(f"etcd endpoint {endpoint!r}: expected http://host:port or https://host:port")
+        if match[3] and not 1 <= int(match[3][1:]) <= HIGHEST_PORT:
+            raise InvalidArgument(f"etcd endpoint {endpoint!r}: expected a port from 1 to {HIGHEST_PORT}")
         has_tls_files = self.ca is not None or self.certificate is not None
         if match[1] == "http" and has_tls_files:
             raise InvalidArgument(f"etcd endpoint {endpoint!r} is without TLS, but TLS files are given: write https://")

@@ -85,4 +85,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(SECURITY + "test_whoever_cannot_connect_is_told_what_is_wrong",),
         why_tests=NO_REAL_ETCD,
     ),
+    Mutant(
+        name="etcd-at-any-port",
+        rule="a port that no etcd can have is refused at once",
+        section="§4",
+        file="txnstore/etcd/settings.py",
+        old="not 1 <= int(match[3][1:]) <= HIGHEST_PORT",
+        new="not 1 <= int(match[3][1:])",
+        tests=("tests/txnstore/etcd/test_etcd_connection.py::test_malformed_endpoints_are_named",),
+        why_tests=NO_REAL_ETCD,
+    ),
 )

@@ -62,6 +62,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"lease_ttl_s": 0.1}, "lease_ttl_s"),
     ({"log_level": "loud"}, "log_level: expected debug, info, warning or error"),
     ({"etcd": "nonsense"}, "etcd endpoint 'nonsense': expected http://host:port"),
+    ({"etcd": "http://a:99999"}, "etcd endpoint 'http://a:99999': expected a port from 1 to 65535"),
     ({"etcd": ""}, "no etcd endpoint is given"),
     ({"etcd_ca": "/nowhere.pem", "etcd": "https://e:1"}, "etcd_ca: there is no such file"),
 ]

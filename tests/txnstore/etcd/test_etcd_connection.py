@@ -95,6 +95,7 @@ def test_what_is_no_etcd_of_ours_is_refused(version: str, says: str) -> None:
         ("etcd:2379", False, ("etcd:2379", False)),
         ("etcd:2379", True, ("etcd:2379", True)),
         ("https://[::1]:2379", True, ("[::1]:2379", True)),
+        ("http://etcd:65535", False, ("etcd:65535", False)),
     ],
 )
 def test_endpoints_are_read(endpoint: str, tls_files: bool, expected: tuple[str, bool]) -> None:
@@ -114,6 +115,8 @@ def test_every_endpoint_is_read() -> None:
         (("127.0.0.1",), "http://host:port"),
         (("ftp://a:1",), "ftp://a:1"),
         (("http://a:1/x",), "a:1/x"),
+        (("http://a:1", "http://a:65536"), "http://a:65536': expected a port from 1 to 65535"),
+        (("a:0",), "expected a port from 1"),
     ],
 )
 def test_malformed_endpoints_are_named(endpoints: tuple[str, ...], says: str) -> None:
