@@ -26,7 +26,7 @@ class SilentEtcd:
     came. `cluster`, `leader` and `errors` are those that it tells of; `with_leader`: how many watches were to end where
     it has none."""
 
-    def __init__(self) -> None:
+    def __init__(self, secured: grpc.ServerCredentials | None = None) -> None:
         self.cluster, self.leader, self.with_leader = CLUSTER, 1, 0
         self.errors: list[str] = []
         self.applies, self.tells, self.renews, self.commits, self.sends = [asyncio.Event() for _ in range(5)]
@@ -34,6 +34,7 @@ class SilentEtcd:
         self.asked: Counter[str] = Counter()
         self.watching = 0
         self.port = 0
+        self._secured = secured
         self._server = grpc.aio.server()
 
     def go_on(self) -> None:
@@ -58,11 +59,14 @@ class SilentEtcd:
         }.items():  # fmt: skip
             handler = grpc.method_handlers_generic_handler(f"etcdserverpb.{service}", methods)
             self._server.add_generic_rpc_handlers((handler,))
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        if self._secured is None:
+            self.port = self._server.add_insecure_port("127.0.0.1:0")
+        else:
+            self.port = self._server.add_secure_port("127.0.0.1:0", self._secured)
         await self._server.start()
 
-    async def close(self) -> None:
-        await self._server.stop(0)
+    async def close(self, grace_s: float = 0) -> None:
+        await self._server.stop(grace_s)
 
     def _header(self) -> pb.ResponseHeader:
         return pb.ResponseHeader(cluster_id=self.cluster, member_id=1, revision=9)

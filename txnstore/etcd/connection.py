@@ -28,6 +28,9 @@ _POLL_S: Final = 0.02
 PIECE_TIMEOUT_S: Final = 120.0
 """For each message of a download; the first one waits for a defragmentation that has begun just before."""
 _WHY_TIMEOUT_S: Final = 1.0
+_FILES_EVERY_S: Final = 1.0
+GRACE_S: Final = 5.0
+"""For the calls of a channel that is replaced: longer than a keep-alive takes."""
 _NOT_CONNECTED: Final = "not connected"
 _RANGE: Final = "/etcdserverpb.KV/Range"
 _STATUS: Final = "/etcdserverpb.Maintenance/Status"
@@ -48,9 +51,12 @@ class Endpoint:
     they were checked once; `inadmissible`: what the last check found wrong, `why`: what was last found to keep it from
     being used. `left`: callbacks for when another endpoint replaces this one."""
 
-    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+        """Raises `InvalidArgument` for a file that cannot be read."""
         self.address = address
-        self.channel = channel
+        self._tls = tls
+        self._contents = None if tls is None else tls.contents()
+        self.channel = open_channel(address, tls=tls)
         self.admitted = False
         self.known = False
         self.inadmissible: InvalidArgument | None = None
@@ -61,6 +67,23 @@ class Endpoint:
 
     def ready(self) -> bool:
         return self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+
+    async def reopen_if_renewed(self, grace_s: float) -> bool:
+        """Whether its channel was replaced: it cannot connect, and its TLS files have changed since it was opened.
+
+        ▲ gRPC keeps what it has read, so a process would be cut off for ever by certificates that were renewed on disk.
+        Calls that still run get `grace_s`. Raises `InvalidArgument` for a file that cannot be read."""
+        if self._tls is None or self.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            return False
+        contents = self._tls.contents()
+        if contents == self._contents:
+            return False
+        former, self.channel = self.channel, open_channel(self.address, tls=self._tls)
+        self._contents = contents  # not newer than what the channel has: a change in between is found next time
+        self._methods.clear()
+        self.leave()
+        await former.close(grace_s)
+        return True
 
     def leave(self) -> None:
         for call in list(self.left):
@@ -79,7 +102,9 @@ class EtcdConnection:
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._endpoints = [Endpoint(address, channel) for address, channel in _open_channels(settings)]
+        tls = TlsFiles(ca=settings.ca, certificate=settings.certificate, key=settings.key)
+        self._endpoints = [Endpoint(address, tls if secure else None) for address, secure in settings.addresses()]
+        self._files_looked_at = float("-inf")
         self._current = self._endpoints[0]
         self._cluster_id: int | None = None
         self._unfit: asyncio.Future[StoreUnfit] = asyncio.get_running_loop().create_future()
@@ -109,6 +134,7 @@ class EtcdConnection:
                     for endpoint in self._endpoints:
                         if endpoint.inadmissible is not None:
                             raise endpoint.inadmissible
+                    await self._reopen_renewed()
                     await asyncio.sleep(_POLL_S)
                 if self._settings.user is not None:
                     await self._authenticate_first()
@@ -139,6 +165,7 @@ class EtcdConnection:
                     raise self._unfit.result()
                 if await self._pick():
                     return
+                await self._reopen_renewed()
                 await asyncio.sleep(_POLL_S)
 
     def why_not_ready(self) -> str:
@@ -167,6 +194,19 @@ class EtcdConnection:
             previous.leave()
         return True
 
+    async def _reopen_renewed(self) -> None:
+        """Reads the TLS files again, now and then, as long as no endpoint serves."""
+        now = self._clock.monotonic()
+        if now < self._files_looked_at + _FILES_EVERY_S:
+            return
+        self._files_looked_at = now
+        for endpoint in self._endpoints:
+            try:
+                if await endpoint.reopen_if_renewed(GRACE_S):
+                    log.info("etcd endpoint reopened: its TLS files were renewed", endpoint=endpoint.address)
+            except InvalidArgument as error:
+                log.warning("TLS files of etcd not read again", endpoint=endpoint.address, error=str(error))
+
     async def unary(
         self, path: str, request: bytes, *, timeout_s: float | None = None, endpoint: Endpoint | None = None
     ) -> bytes:
@@ -193,6 +233,7 @@ class EtcdConnection:
         needs none."""
         timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         metadata = None if anonymous else self._metadata()
+        channel = endpoint.channel
         try:
             reply: bytes = await endpoint.unary(path)(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
@@ -200,6 +241,10 @@ class EtcdConnection:
             if isinstance(meaning, Unanswered):
                 self.distrust(endpoint, str(meaning))
             raise meaning from error
+        except asyncio.CancelledError:
+            if endpoint.channel is channel or is_cancelled():
+                raise
+            raise Unanswered(f"{endpoint.address} was reopened") from None
         return reply
 
     def stream(
@@ -394,11 +439,10 @@ class EtcdConnection:
             self._token = pb.AuthenticateResponse.FromString(reply).token
 
 
-def _open_channels(settings: EtcdSettings) -> list[tuple[str, grpc.aio.Channel]]:
-    secured = TlsFiles(ca=settings.ca, certificate=settings.certificate, key=settings.key)
-    return [
-        (address, open_channel(address, tls=secured if secure else None)) for address, secure in settings.addresses()
-    ]
+def is_cancelled() -> bool:
+    """Whether the task itself is cancelled, not a call that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 # Texts are etcd's (`api/v3rpc/rpctypes/error.go`), the same from 3.4 to 3.6.

@@ -9,7 +9,7 @@ import grpc
 
 from txnstore.access.backend import Reason, Refused, Unanswered
 from txnstore.etcd import rpc_pb2 as pb
-from txnstore.etcd.connection import Endpoint, EtcdConnection, StreamCall
+from txnstore.etcd.connection import Endpoint, EtcdConnection, StreamCall, is_cancelled
 from txnstore.store import Compacted, Event, EventKind, KeyValue
 
 _WATCH: Final = "/etcdserverpb.Watch/Watch"
@@ -60,7 +60,7 @@ class EtcdWatchStream:
             code, details = await self._call.code(), await self._call.details()
             await self._connection.stream_failed(self._endpoint, code, details or "")
         except asyncio.CancelledError:
-            if self._left and not _is_cancelled():
+            if self._left and not is_cancelled():
                 raise self._gone() from None
             raise
 
@@ -85,7 +85,7 @@ class EtcdWatchStream:
                     continue
                 await self._connection.stream_failed(self._endpoint, error.code(), error.details() or "")
             except asyncio.CancelledError:
-                if self._left and not _is_cancelled():
+                if self._left and not is_cancelled():
                     continue
                 raise
             if self._left:
@@ -125,9 +125,3 @@ class EtcdWatchStream:
                 for event in response.events
             ]
         )
-
-
-def _is_cancelled() -> bool:
-    """Whether the task itself is cancelled, not a call that it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -89,6 +89,13 @@ class TlsFiles:
     certificate: Path | None = None
     key: Path | None = None
 
+    def contents(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Of the authority, the key and the certificate. Raises `InvalidArgument` that names the missing or unreadable
+        file."""
+        if (self.certificate is None) != (self.key is None):
+            raise InvalidArgument("mutual TLS takes a certificate and its key: only one of them is given")
+        return _pem("authority", self.ca), _pem("key", self.key), _pem("certificate", self.certificate)
+
 
 def _liveness_options(liveness: Liveness) -> list[ChannelOption]:
     return [
@@ -132,14 +139,8 @@ def server_options(*, liveness: Liveness) -> list[ChannelOption]:
 
 
 def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
-    """Credentials from PEM files. Raises `InvalidArgument` that names the missing or unreadable file."""
-    if (tls.certificate is None) != (tls.key is None):
-        raise InvalidArgument("mutual TLS takes a certificate and its key: only one of them is given")
-    return grpc.ssl_channel_credentials(
-        root_certificates=_pem("authority", tls.ca),
-        private_key=_pem("key", tls.key),
-        certificate_chain=_pem("certificate", tls.certificate),
-    )
+    """Credentials from PEM files, as they are now. Raises `InvalidArgument` as `TlsFiles.contents`."""
+    return grpc.ssl_channel_credentials(*tls.contents())
 
 
 def _pem(part: str, path: Path | None) -> bytes | None:

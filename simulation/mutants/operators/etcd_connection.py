@@ -6,6 +6,8 @@ from simulation.mutants.mutant import Mutant
 
 NO_REAL_ETCD = "it is about how a real etcd is talked to"
 SECURITY = "tests/txnstore/etcd/test_etcd_security.py::"
+RENEWED = "test_certificates_that_were_renewed_on_disk_are_read_when_the_former_ones_no_longer_do"
+OPENED_ANEW = "test_calls_and_watches_of_a_channel_that_is_opened_anew_are_unanswered"
 SILENT = "tests/txnstore/etcd/test_silent_etcd.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -94,5 +96,56 @@ MUTANTS: tuple[Mutant, ...] = (
         new="not 1 <= int(match[3][1:])",
         tests=("tests/txnstore/etcd/test_etcd_connection.py::test_malformed_endpoints_are_named",),
         why_tests=NO_REAL_ETCD,
+    ),
+    *(
+        Mutant(
+            name=name,
+            rule=rule,
+            section="§4",
+            file="txnstore/etcd/connection.py",
+            old=old,
+            new=new,
+            tests=(SECURITY + test,),
+            why_tests=NO_REAL_ETCD,
+        )
+        for name, rule, old, new, test in (
+            (
+                "renewed-files-unread",
+                "TLS files that were renewed are read where the former ones no longer do (E4)",
+                "        if contents == self._contents:\n",
+                "        if contents:\n",
+                RENEWED,
+            ),
+            (
+                "calls-of-the-former-channel",
+                "calls go over the channel that was opened anew (E4)",
+                "        self._methods.clear()\n",
+                "",
+                RENEWED,
+            ),
+            (
+                "file-missing-for-a-moment",
+                "a TLS file that is missing amid a renewal is read later (E4)",
+                "            except InvalidArgument as error:\n"
+                '                log.warning("TLS files of etcd not read again"',
+                "            except Compacted as error:\n"
+                '                log.warning("TLS files of etcd not read again"',
+                RENEWED,
+            ),
+            (
+                "reopened-as-cancelled",
+                "a call of a channel that is opened anew counts as unanswered (E4)",
+                "            if endpoint.channel is channel or is_cancelled():\n",
+                "            if endpoint.channel:\n",
+                OPENED_ANEW,
+            ),
+            (
+                "watch-stays-at-the-former-channel",
+                "a watch of a channel that is opened anew is told to leave (E4)",
+                "        self.leave()\n",
+                "",
+                OPENED_ANEW,
+            ),
+        )
     ),
 )

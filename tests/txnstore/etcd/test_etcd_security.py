@@ -10,10 +10,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from tests.txnstore.etcd.test_etcd_process import renewed
+from tests.txnstore.silent_etcd import SilentEtcd
+from tests.waiting import until
+from txnstore.access.backend import Unanswered
+from txnstore.etcd import connection
+from txnstore.etcd.backend import EtcdBackend
+from txnstore.etcd.connection import EtcdConnection
 from txnstore.etcd.embedded_etcd import EmbeddedEtcd, EtcdCommand, free_port
 from txnstore.etcd.etcd_store import EtcdSettings, EtcdStore
 from txnstore.store import Commit, Put
@@ -22,6 +30,7 @@ from txnwire.errors import InvalidArgument, StoreUnavailable, TxnError, Unauthor
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
+FAILING = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 KEYS = (b"/k/", b"/k0")
 
 
@@ -69,10 +78,14 @@ def openssl(*arguments: object) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """An authority, a server's pair for 127.0.0.1, a client's pair, and a foreign authority."""
+    return made_in(tmp_path_factory.mktemp("certificates"))
+
+
+def made_in(directory: Path) -> Certificates:
+    """An authority, a server's pair for 127.0.0.1, a client's pair, and a foreign authority; others each time."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    made = Certificates(tmp_path_factory.mktemp("certificates"))
+    made = Certificates(directory)
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     for authority in ("ca", "foreign"):
         out = ["-keyout", made.path(f"{authority}.key"), "-out", made.path(f"{authority}.pem")]
@@ -90,6 +103,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @asynccontextmanager
 async def secured_etcd(directory: Path, certificates: Certificates, *flags: str) -> AsyncIterator[str]:
     """An etcd whose clients come by TLS; its health is told on a plain port beside."""
+    url, etcd = secured(directory, certificates, *flags)
+    await etcd.start()
+    try:
+        yield url
+    finally:
+        await etcd.stop()
+
+
+def secured(directory: Path, certificates: Certificates, *flags: str) -> tuple[str, EmbeddedEtcd]:
     url = f"https://127.0.0.1:{free_port()}"
     health_port = free_port()
     command = EtcdCommand(
@@ -104,12 +126,7 @@ async def secured_etcd(directory: Path, certificates: Certificates, *flags: str)
             *flags,
         ),
     )
-    etcd = EmbeddedEtcd(command)
-    await etcd.start()
-    try:
-        yield url
-    finally:
-        await etcd.stop()
+    return url, EmbeddedEtcd(command)
 
 
 async def test_tls(tmp_path: Path, certificates: Certificates) -> None:
@@ -175,6 +192,75 @@ async def test_whoever_cannot_connect_is_told_what_is_wrong(tmp_path: Path, cert
         assert [type(error) for error in told] == [StoreUnavailable] * len(wrong)
         whys = [str(error).partition(" s: ")[2] for error in told]
         assert [part in why for part, why in zip(wrong, whys, strict=True)] == [True] * len(wrong), whys
+
+
+async def test_certificates_that_were_renewed_on_disk_are_read_when_the_former_ones_no_longer_do(
+    tmp_path: Path,
+) -> None:
+    """▲ As a Secret is renewed in a pod: whoever runs on would be cut off for ever, and a new process connects."""
+    path = made_in(tmp_path).path
+    flags = ("--client-cert-auth=true", f"--trusted-ca-file={path('ca.pem')}")
+    url, etcd = secured(tmp_path, Certificates(tmp_path), *flags)
+    settings = EtcdSettings(
+        endpoints=(url,), ca=path("ca.pem"), certificate=path("client.pem"), key=path("client.key"), development=True
+    )
+    try:
+        await etcd.start()
+        async with connected(settings) as store:
+            watch = store.watch(*KEYS, from_revision=1)
+            path("client.key").rename(path("gone"))  # for a moment, as it happens amid a renewal
+            await etcd.stop()
+            reading = asyncio.create_task(store.get(b"/k/0", timeout_s=60.0))
+            with capture_logs() as logs:
+                await until(lambda: [log for log in logs if "not read again" in log["event"]])
+            made_in(tmp_path)
+            await etcd.start()
+            assert await reading is None
+            await works(store)
+            async with asyncio.timeout(20):
+                assert (await anext(watch)).events
+            await watch.close()
+    finally:
+        await etcd.stop()
+
+
+async def test_calls_and_watches_of_a_channel_that_is_opened_anew_are_unanswered(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """▲ A member that goes still lets them run: whoever waits for one would end as if it had been cancelled."""
+    monkeypatch.setattr(connection, "GRACE_S", 0.1)
+    ca = tmp_path / "ca.pem"
+    shutil.copy(certificates.path("ca.pem"), ca)
+    pair = [certificates.path(f"server.{part}").read_bytes() for part in ("key", "pem")]
+    etcd = SilentEtcd(grpc.ssl_server_credentials([(pair[0], pair[1])]))
+    await etcd.start()
+    settings = EtcdSettings(endpoints=(f"https://127.0.0.1:{etcd.port}",), ca=ca, request_timeout_s=60.0)
+    backend = EtcdBackend(EtcdConnection(settings, SystemClock()), b"")
+    try:
+        await backend.open()
+        etcd.applies.clear()
+        (endpoint,) = backend._connection.endpoints
+        receiving = asyncio.create_task((await backend.open_watch(b"/a", b"/b", 1)).receive())
+        before = etcd.asked["range"]
+        reading = asyncio.create_task(backend.read_many((b"/k",), 0))
+        await until(lambda: etcd.asked["range"] > before and etcd.watching)
+        going = asyncio.create_task(etcd.close(60.0))
+        await until(lambda: not endpoint.ready() and endpoint.channel.get_state() is FAILING)
+        former = endpoint.channel
+        await backend._connection._reopen_renewed()
+        assert endpoint.channel is former, "its files are the same"
+        ca.write_bytes(ca.read_bytes() + b"\n")
+        backend._connection._files_looked_at = 0.0
+        await backend._connection._reopen_renewed()
+        for waiting in (reading, receiving):
+            with pytest.raises(Unanswered):
+                await waiting
+        etcd.go_on()
+        await going
+    finally:
+        etcd.go_on()
+        await backend.close()
+        await etcd.close()
 
 
 # --- users ---
