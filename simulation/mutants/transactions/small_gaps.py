@@ -261,7 +261,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="whoever finds no member to use is told why",
         section="§4",
         file="txnstore/etcd/connection.py",
-        old='        self._why = f"{endpoint.address}: {why}"\n',
+        old="        endpoint.why = why\n",
         new="",
         tests=("tests/txnstore/etcd/test_silent_etcd.py::test_e4_whoever_finds_no_member_with_a_leader_is_told_so",),
         why_tests="it concerns real gRPC",
