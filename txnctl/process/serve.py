@@ -26,10 +26,11 @@ from txnctl.process.served import write_served
 from txnctl.process.server import START_TIMEOUT_S, Server
 from txnctl.process.settings import NO_ADMIN, ServerSettings, etcd_settings
 from txnctl.process.store_mark import StoreMark, follow_identity
+from txnstore.access.lineage import StoreUnfit
 from txnstore.etcd.etcd_store import EtcdStore
 from txnstore.records import Incarnation
 from txnwire.clock import SystemClock, SystemRandom
-from txnwire.errors import InternalError, Timeout
+from txnwire.errors import InternalError, Timeout, again
 from txnwire.ports import Clock, Random
 from txnwire.tasks import cancel_all, restarted
 from txnwire.transport.grpc_transport import GrpcTransport
@@ -205,12 +206,16 @@ async def _serve_until(stop: asyncio.Event, server: Server, store: EtcdStore, se
 
 
 async def wait_stopped_or_failed(stop: asyncio.Event, server: Server) -> None:
-    """Raises `InternalError` if a role has failed: the process ends, and its supervisor starts it again."""
+    """Raises `InternalError` if a role has failed, `StoreUnfit` if that is because of its etcd: the process ends, and
+    its supervisor starts it again."""
     stopped, failed = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(server.wait_failed())
     try:
         await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
         if failed.done():
-            raise InternalError(f"a role of this server has failed: {failed.result()!r}") from failed.result()
+            cause = failed.result()
+            if isinstance(cause, StoreUnfit):
+                raise again(cause) from cause
+            raise InternalError(f"a role of this server has failed: {cause!r}") from cause
     finally:
         stopped.cancel()
         failed.cancel()

@@ -46,6 +46,8 @@ async def test_e8_a_server_whose_etcd_is_found_to_have_gone_back_ends(cluster: I
     cast(EtcdBackend, running.store._backend).condemn(StoreUnfit("restored from a backup"))
     async with asyncio.timeout(20):
         assert isinstance(await running.server.wait_failed(), StoreUnfit)
+        with pytest.raises(StoreUnfit, match="restored from a backup"):
+            await wait_stopped_or_failed(asyncio.Event(), running.server)
 
 
 async def test_a_stop_ends_the_wait(cluster: InProcessCluster) -> None:
