@@ -14,9 +14,11 @@ from txnctl.launch.preflight import FolderLock
 def test_a_folder_goes_with_its_demo_and_abandoned_ones_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """▲ Whether the abandoned ones stand before or behind one that is used."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    abandoned, used, foreign = tmp_path / f"{PREFIX}a", tmp_path / f"{PREFIX}b", tmp_path / "other"
-    for folder in (abandoned, used, foreign):
+    before, used, behind = (tmp_path / f"{PREFIX}{name}" for name in "abc")
+    foreign = tmp_path / "other"
+    for folder in (before, used, behind, foreign):
         (folder / "cluster").mkdir(parents=True)
     lock = FolderLock(used)
     lock.take()
