@@ -303,3 +303,14 @@ def test_the_pieces_of_a_large_value_are_in_one_stretch() -> None:
         found.add(head(2 * number + 1)[0], wanted=False)
     (only,) = found.all()
     assert (only.after, only.end) == (Position(1, -1), Position(1, 4))
+
+
+def test_a_large_value_that_ends_within_another_one_does_not_end_it() -> None:
+    """▲ The last piece of the other one would not be read, and the value not be shown."""
+    found = Stretches(gap_bytes=0)
+    for number, (producer, piece) in enumerate([("p", 0), ("q", 0), ("q", 1), ("p", 1)]):
+        one, _ = head(number, producer=producer, piece=PieceHead(producer, 1, 5, piece, 2))
+        found.add(one, wanted=piece == 0)
+    found.add(head(4)[0], wanted=False)
+    (only,) = found.all()
+    assert (only.after, only.end) == (Position(1, -1), Position(1, 3))
