@@ -276,7 +276,8 @@ class _Taking:
         await asyncio.to_thread(verify_file, path, size=etcd.size, sha256=etcd.sha256)
         progress.add(etcd.size)
         old = [one.path for one in files if one in self._verified]
-        self._damaged += [told for told in self._told if any(path in told for path in old)]
+        # ▲ The whole path: a tenant's name may end in that of another one, whose damaged ledger is gone.
+        self._damaged += [told for told in self._told if any(f"/{path}:" in told for path in old)]
         for one in new:
             await asyncio.to_thread(self._folder.verify, one)
             if one.path.endswith(".ledger"):

@@ -193,4 +193,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "            revision=1,\n",
         f"{TAKEN}what_was_committed_right_before_a_backup_of_a_quiet_cluster_is_there",
     ),
+    _mutant(
+        "damage-of-a-name-s-end",
+        "a backup tells the damage of ledgers that it has, by their whole paths",
+        "taking",
+        'any(f"/{path}:" in told for path in old)',
+        "any(path in told for path in old)",
+        "tests/txnctl/backup/test_changing_ledgers.py::"
+        "test_damage_is_told_no_more_once_the_ledger_is_gone_though_a_tenant_s_name_ends_like_its",
+    ),
 )  # fmt: skip

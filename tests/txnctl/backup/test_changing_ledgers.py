@@ -180,6 +180,23 @@ def with_snapshot(backups: BackupFolder, files: list[CopiedFile]) -> BackupManif
     )
 
 
+async def test_damage_is_told_no_more_once_the_ledger_is_gone_though_a_tenant_s_name_ends_like_its(
+    tmp_path: Path,
+) -> None:
+    ledgers = Ledgers(tmp_path)
+    for tenant in ("prod", "preprod"):
+        file = ledgers.root / tenant / "space/topic/0000-ffff-0/1.ledger"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(bytes(10))
+    files = await ledgers.copied()
+    etcd = with_snapshot(ledgers.backups, files).etcd
+    taking = _Taking(cast(Any, None), ServerSettings(), ledgers.data_dir, ledgers.backups, lambda _: None)
+    taking._verified, of_both = set(files), [f"{ledgers.data_dir}/ledgers/{one.path}: cut off" for one in files]
+    taking._told = of_both
+    await taking._read_back(NAME, etcd, [one for one in files if one.path.startswith("prod/")])
+    assert taking._damaged == [text for text in of_both if "/prod/" in text]
+
+
 async def test_damage_is_told_by_every_backup_that_has_the_damaged_ledgers(tmp_path: Path) -> None:
     """The second one copies and reads nothing of them."""
     ledgers = Ledgers(tmp_path)
