@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="each backup that has a damaged ledger tells of it",
         section="§12",
         file="txnctl/backup/taking.py",
-        old="        self._damaged += [told for told in self._told if any(path in told for path in old)]\n",
+        old='        self._damaged += [told for told in self._told if any(f"/{path}:" in told for path in old)]\n',
         new="",
         tests=(
             "tests/txnctl/backup/test_changing_ledgers.py::"
