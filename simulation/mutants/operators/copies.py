@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(
             "tests/txnctl/backup/test_changing_ledgers.py::"
-            "test_damage_is_told_by_every_backup_that_has_the_damaged_ledger",
+            "test_damage_is_told_by_every_backup_that_has_the_damaged_ledgers",
         ),
         why_tests=UNTRIED_HERE,
     ),
