@@ -87,6 +87,9 @@ async def end_of(task: asyncio.Task[T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if task.cancelled():
+        current = asyncio.current_task()
+        assert current is not None
+        # ▲ A caller that is cancelled as the term ends goes too: with an error to retry on it would stay.
+        if task.cancelled() and not current.cancelling():
             raise no_controller() from None
         raise

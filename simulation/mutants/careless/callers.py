@@ -322,6 +322,16 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="its ledgers are not files",
     ),
     Mutant(
+        name="cancel-taken-for-the-end-of-a-term",
+        rule="a caller that is cancelled in the turn in which a controller's term ends is cancelled",
+        section="§8",
+        file="segments/controller/term_work.py",
+        old="        if task.cancelled() and not current.cancelling():\n",
+        new="        if task.cancelled():\n",
+        tests=("tests/segments/controller/test_term_work.py::test_who_is_cancelled_as_the_term_ends_is_cancelled",),
+        why_tests="chance has no part in the order of one turn's callbacks",
+    ),
+    Mutant(
         name="one-waits-for-a-cancelled-keyed-begin",
         rule="several begins may wait for the end of a cancelled one of their key (C5)",
         section="§9",

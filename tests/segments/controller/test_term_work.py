@@ -81,3 +81,13 @@ async def test_who_waits_for_work_is_told_of_the_end_of_its_term_and_may_leave_b
     work.cancel()
     with pytest.raises(NotOwner, match="controller no longer"):
         await stays
+
+
+async def test_who_is_cancelled_as_the_term_ends_is_cancelled() -> None:
+    work = asyncio.ensure_future(asyncio.Event().wait())
+    leaves = asyncio.ensure_future(end_of(work))
+    await asyncio.sleep(0)
+    work.add_done_callback(lambda _: leaves.cancel())
+    work.cancel()
+    await asyncio.wait([leaves])
+    assert leaves.cancelled()
