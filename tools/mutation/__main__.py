@@ -129,7 +129,7 @@ def main() -> int:
         print(f"no module of the product is called or stands below {', '.join(missing)}", file=sys.stderr)
         return 2
     if asked.record or not (KEPT / "run.json").exists():
-        print("running the tests once, to learn which of them run which line: some ten minutes", flush=True)
+        print("running the tests once, to learn which of them run which line: some fifteen minutes", flush=True)
         record(ROOT, KEPT, asked.python, asked.jobs)
     covering = Covering(ROOT, KEPT)
     known = covering.modules()

@@ -1,4 +1,4 @@
-"""A plugin for pytest that leaves out tests that begin a JVM, and keeps how long each of the others took."""
+"""A plugin for pytest: leaves out tests that begin a JVM, and keeps how long each that passed took."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ class Timing:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seconds: dict[str, float] = defaultdict(float)
+        self._failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
+        if report.failed:
+            self._failed.add(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not hasattr(session.config, "workerinput"):
-            self._path.write_text(json.dumps(self._seconds))
+            passed = {name: seconds for name, seconds in self._seconds.items() if name not in self._failed}
+            self._path.write_text(json.dumps(passed))
