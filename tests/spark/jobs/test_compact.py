@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -212,6 +213,29 @@ def test_what_was_compacted_outlives_its_ledgers_and_a_gap_is_not_passed_over_in
     assert prices.compact("--afresh") == 0
     assert prices.generations() == [3, 2]
     assert set(pairs(prices.read())) <= {(b"b", b"3")}  # trimmed too, or not yet
+
+
+def test_what_retention_takes_between_the_plan_and_the_reading_is_a_gap(
+    prices: Prices, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices.send({"a": "1"})
+    prices.split()
+    assert prices.compact() == 0
+    prices.send({"a": "2"})
+    prices.split()
+
+    def then_trimmed(args: argparse.Namespace) -> Snapshot:
+        snapshot = command_line.snapshot_now(args)
+        prices.client.update_topic(prices.topic, retention_ms=1)
+        wait_until(lambda: not prices.is_kept(), "retention to take everything", within_s=120.0)
+        return snapshot
+
+    monkeypatch.setattr(compact, "snapshot_now", then_trimmed)
+    assert prices.compact() == 2
+    told = capsys.readouterr().err
+    assert "generation 1 may have values of keys that had newer ones (found while reading it)" in told
+    assert "--accept-gaps" in told
+    assert prices.generations() == [1]
 
 
 def test_several_topics_each_have_their_own_generations(prices: Prices, tmp_path: Path) -> None:
