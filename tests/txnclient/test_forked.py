@@ -62,7 +62,8 @@ if face == "sync":
     calls |= {"poll": lambda: sent.result(0)}
     if parent_closes:
         client.close()
-    print(json.dumps({name: child(call) for name, call in calls.items()}))
+    for _ in range(5):  # it depends on chance what another thread does as the process is forked
+        print(json.dumps({name: child(call) for name, call in calls.items()}))
     if not parent_closes:
         client.close()
 else:
@@ -93,9 +94,10 @@ async def test_every_call_in_a_forked_child_fails_at_once(
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout.splitlines()[-1])
-    assert {name: kind for name, (kind, _) in told.items()} == dict.fromkeys(told, "InvalidArgument"), told
-    for name, (_, message) in told.items():  # no Timeout: it did not even try
-        assert "fork" in message or "closed" in message, (name, message)
-    assert "'spawn' or 'forkserver'" in told["connect"][1]
-    assert "'spawn' or 'forkserver'" in told["sync.connect"][1]
+    assert ran.stdout
+    for told in map(json.loads, ran.stdout.splitlines()):
+        assert {name: kind for name, (kind, _) in told.items()} == dict.fromkeys(told, "InvalidArgument"), told
+        for name, (_, message) in told.items():  # no Timeout: it did not even try
+            assert "fork" in message or "closed" in message, (name, message)
+        assert "'spawn' or 'forkserver'" in told["connect"][1]
+        assert "'spawn' or 'forkserver'" in told["sync.connect"][1]
