@@ -35,7 +35,11 @@ MUTANTS = (
         section="§10",
         file="txnclient/reading/cuts.py",
         old="cut = self._next.get(over)",
-        new="cut = self._next.get(over) or self._begun.get(over)",
+        new=(
+            "cut = self._next.get(over)\n"
+            "        if cut is None and over in self._begun:\n"
+            "            cut = self._begun[over].cut"
+        ),
         tests=(
             "tests/txnclient/reading/test_reader_cuts.py::"
             "test_readers_that_open_together_share_a_snapshot_that_is_begun_after_they_asked",
