@@ -63,6 +63,12 @@ class Cluster:
         self.owners[path] = address
         self.announce()
 
+    def serve_all(self, address: str) -> None:
+        """One server has every role and segment; nobody hears of it yet."""
+        self.coordinators, self.controller = {0: address}, address
+        self.owners = dict.fromkeys(self.owners, address)
+        self.revision += 1
+
     def announce(self) -> None:
         """Push the cluster and the layout to whoever follows."""
         self.revision += 1

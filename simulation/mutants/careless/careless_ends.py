@@ -446,4 +446,17 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(SEVERAL_TOPICS + "test_c5_a_consumer_of_several_topics_that_closes_leaves_each_of_them",),
         why_tests="its consumers are of one topic",
     ),
+    Mutant(
+        name="committing-block-swallows-a-cancel",
+        rule="who is cancelled as its block commits is cancelled, though it has committed (C5)",
+        section="§6",
+        file="txnclient/consuming/consumer_impl.py",
+        old="            if not committed or not isinstance(error, TxnError):",
+        new="            if not committed:",
+        tests=(
+            "tests/txnclient/consuming/test_careless_consumers.py::"
+            "test_c5_who_is_cancelled_as_its_block_commits_is_cancelled_though_it_has_committed",
+        ),
+        why_tests="its consumers ack in no block of theirs",
+    ),
 )

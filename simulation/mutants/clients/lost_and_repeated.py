@@ -346,4 +346,16 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{CLIENT}test_wrong_arguments.py::test_a_topic_may_have_as_many_segments_as_there_are_hashes",),
         why_tests="no simulated topic has so many",
     ),
+    Mutant(
+        name="former-owner-s-time-ends-at-the-next",
+        rule="a consumer that has turned to the next owner of its segment in time stays there",
+        section="§8",
+        file="txnclient/connection/moved_segments.py",
+        old="        self._unlisten()\n        if self._timer is not None:\n            self._timer.cancel()\n",
+        new="        self._unlisten()\n",
+        tests=(
+            f"{CLIENT}connection/test_silent_servers.py::test_who_has_turned_to_the_next_owner_in_time_stays_there",
+        ),
+        why_tests="an owner that is left without need looks like a lost connection",
+    ),
 )

@@ -425,4 +425,30 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/txnwire/test_snapshot.py::test_each_writer_of_a_transaction_that_does_not_count_is_kept",),
         why_tests="in few seeds two writers of one transaction lose before a snapshot that is written down",
     ),
+    Mutant(
+        name="one-gathering-transaction-fails",
+        rule="what gathers in each transaction fails when its producer is fenced or its topic deleted (C6)",
+        section="§7",
+        file="txnclient/producing/channels/channel.py",
+        old="        gathering = list(self._gathering.values())\n",
+        new="        gathering = list(self._gathering.values())[:1]\n",
+        tests=(
+            "tests/txnclient/producing/test_lost_sends.py::"
+            "test_what_gathers_in_each_of_several_transactions_ends_when_the_producer_is_fenced",
+        ),
+        why_tests=UNTRIED,
+    ),
+    Mutant(
+        name="one-unclosed-client-closed-at-exit",
+        rule="the end of the interpreter closes each client that is open",
+        section="§11",
+        file="txnclient/sync/bridge.py",
+        old="            clients = list(bridge._clients)\n",
+        new="            clients = list(bridge._clients)[:1]\n",
+        tests=(
+            "tests/txnclient/sync/test_sync_signals.py::"
+            "test_each_of_several_clients_that_nobody_closed_is_closed_when_the_interpreter_ends",
+        ),
+        why_tests="it has neither threads nor an interpreter that ends",
+    ),
 )

@@ -174,3 +174,24 @@ async def test_who_needs_a_connection_that_a_closing_client_does_not_begin_is_to
         with pytest.raises(txnclient.ConnectionLost, match="closing"):
             await links.get("broker:1", Deadline(LoopClock(), 10.0))
     await links.close()
+
+
+@virtual_time
+async def test_a_client_whose_known_servers_are_all_gone_turns_to_the_address_of_its_url() -> None:
+    """▲ A cluster that has come back under other addresses is found only behind that one, e.g. a load balancer's."""
+    async with connected() as (cluster, client):
+        given = cluster.servers.pop("broker:1")
+        await cluster.start("broker:2")
+        cluster.serve_all("broker:2")
+        given.push_news()
+        await given.stop()
+        await given.cut()
+        await until(lambda: (home := client._directory.home()) is not None and home.address == "broker:2")
+        known = cluster.servers.pop("broker:2")
+        await known.stop()
+        await known.cut()
+        cluster.servers["broker:1"] = given
+        cluster.serve_all("broker:1")
+        await given.start()
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"x")

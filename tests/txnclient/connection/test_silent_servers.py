@@ -11,6 +11,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.txnclient.scripted_server import SEGMENTS, TOPIC, Cluster, connected
 from tests.waiting import until
 from txnclient.connection.moved_segments import MOVED_S
+from txnwire.errors import to_wire
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -130,3 +131,27 @@ async def test_an_owner_that_tells_itself_that_a_segment_has_moved_is_given_the_
         await asyncio.sleep(MOVED_S - 1.0)
         assert cluster.servers[home].seen["subscribe"] == 0
         await until(lambda: cluster.servers[home].seen["subscribe"] == 2, within_s=3.0)
+
+
+@virtual_time
+async def test_who_has_turned_to_the_next_owner_in_time_stays_there() -> None:
+    """▲ The time that the former owner had passes nevertheless: a worker that left the next one then would give back
+    what it works on."""
+    async with connected("broker:1", "broker:2") as (cluster, client):
+        home, another = home_and_another(client)
+        former, following = cluster.servers[another], cluster.servers[home]
+        cluster.owners = dict.fromkeys(SEGMENTS, another)
+        cluster.announce()
+        await asyncio.sleep(0.1)
+        await client.consumer(TOPIC, "s", type="queue")
+        await until(lambda: len(former.consumers) == 2)
+        cluster.owners = dict.fromkeys(SEGMENTS, home)
+        cluster.announce()
+        await asyncio.sleep(1.0)
+        moved = to_wire(txnclient.NotOwner("the segment has moved"))
+        for consumer_id, (peer, _) in former.consumers.items():
+            peer.push(pb.Command(consumer_closed=pb.ConsumerClosed(consumer_id=consumer_id, error=moved)))
+        await until(lambda: len(following.consumers) == 2)
+        await asyncio.sleep(2 * MOVED_S)
+        assert following.seen["subscribe"] == 2
+        assert following.seen["close_consumer"] == 0

@@ -192,3 +192,25 @@ async def test_a_block_that_fails_raises_its_own_error_also_where_its_messages_c
 
         with pytest.raises(ZeroDivisionError):
             await block()
+
+
+@virtual_time
+async def test_c5_who_is_cancelled_as_its_block_commits_is_cancelled_though_it_has_committed() -> None:
+    """▲ Whoever cancels a worker waits for its end: a worker that went on would take the next messages."""
+    async with consuming() as (cluster, _, consumer):
+        server = server_of(cluster)
+        server.deliver(LEFT, 0, b"a")
+        message = await consumer.receive(1.0)
+
+        async def work() -> None:
+            async with consumer.transaction(message):
+                pass
+
+        server.ignore["end_txn"] = 1
+        working = asyncio.ensure_future(work())
+        await until(lambda: server.seen["end_txn"])
+        (txn_id,) = cluster.states
+        cluster.states[txn_id], cluster.decided_at[txn_id], cluster.writers[txn_id] = "COMMITTED", 7, None
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working

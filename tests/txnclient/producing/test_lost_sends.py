@@ -12,12 +12,12 @@ import txnclient
 from tests.segments.virtual_time import virtual_time
 from tests.txnclient.producing.small_buffers import SMALL, go_on
 from tests.txnclient.scripted_server import TOPIC, Cluster, ScriptedServer, connected
-from tests.waiting import until
+from tests.waiting import idle, until
 from txnclient.connection.links import Link
 from txnclient.producing import untold
 from txnclient.producing.producer import producer_impl
 from txnclient.producing.untold import MOST_KEPT
-from txnwire.errors import StoreFull
+from txnwire.errors import StoreFull, to_wire
 from txnwire.proto import txn_pb2 as pb
 
 
@@ -338,3 +338,22 @@ async def test_c4_an_entry_that_cannot_be_encoded_is_lost_alone(monkeypatch: pyt
                 await asyncio.wait_for(lost, 5.0)
         await producer.send(b"next", key="k")
         assert cluster.values_by_key() == {b"k": [b"next"]}
+
+
+@virtual_time
+async def test_what_gathers_in_each_of_several_transactions_ends_when_the_producer_is_fenced() -> None:
+    """▲ Its sender, and the end of its transaction, would wait for it."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer = await client.producer(TOPIC, linger_ms=3_600_000)
+        txns = [await client.begin() for _ in range(3)]
+        server.stall_sends = True
+        sent = [producer.send_nowait(b"under way", key="k", txn=txn) for txn in txns]
+        await until(lambda: server.stalled == len(txns))
+        sent += [producer.send_nowait(b"gathers", key="k", txn=txn) for txn in txns]
+        await idle()
+        error = to_wire(txnclient.ProducerFenced("another of its name"))
+        for peer, producer_id in server.producers:
+            peer.push(pb.Command(producer_closed=pb.ProducerClosed(producer_id=producer_id, error=error)))
+        await asyncio.wait(sent, timeout=1.0)
+        assert [type(one.exception()) if one.done() else None for one in sent] == [txnclient.ProducerFenced] * 6

@@ -121,3 +121,24 @@ async def test_c6_a_numbered_producer_whose_name_no_segment_gives_in_time_is_tol
         with pytest.raises(txnclient.Timeout, match=r"taking the name of producer importer: segment://.* not here yet"):
             async with asyncio.timeout(60.0):
                 await client.producer(TOPIC, name="importer", sequence_id=-1)
+
+
+@virtual_time
+async def test_sends_behind_a_connection_that_is_busy_for_the_second_time_end_as_at_the_first() -> None:
+    async with connected(timeout=5.0) as (cluster, client):
+        producer = await client.producer(TOPIC, compression=None)
+        await producer.send(b"opened", key="k")
+
+        def send_many() -> list[asyncio.Future[txnclient.MessageId]]:
+            for connection in cluster.transport.connections:
+                connection.other.pause(True)
+            return [producer.send_nowait(bytes(MIB), key="k") for _ in range(12)]
+
+        sent = send_many()
+        await asyncio.sleep(1.0)
+        for connection in cluster.transport.connections:
+            connection.other.pause(False)
+        await asyncio.gather(*sent)
+        sent = send_many()
+        await asyncio.wait(sent, timeout=10.0)
+        assert [type(one.exception()) if one.done() else None for one in sent] == [txnclient.Timeout] * 12

@@ -1,5 +1,5 @@
-"""Signals that meet a call of the synchronous face, and an end of the interpreter that something holds up: each in a
-process of its own."""
+"""Signals that meet a call of the synchronous face, and ends of the interpreter that something holds up, or that leave
+clients open: each in a process of its own."""
 
 from __future__ import annotations
 
@@ -92,3 +92,20 @@ async def test_c6_a_callback_that_never_returns_does_not_keep_the_interpreter_fr
     output, code, _ = await run_script(cluster.url, interrupt=False, script=LEFT_OPEN)
     assert "told: clients that nobody closed took longer than 0.5 s" in output
     assert code == 0
+
+
+UNCLOSED = """
+    import sys, txnclient.sync
+    clients = [txnclient.sync.connect(sys.argv[1]) for _ in range(2)]
+    print(*[client.begin().id for client in clients])
+"""
+
+
+async def test_each_of_several_clients_that_nobody_closed_is_closed_when_the_interpreter_ends(
+    cluster: InProcessCluster,
+) -> None:
+    """▲ What the others have not sent would be lost, and what they have open would hold readers back."""
+    output, code, _ = await run_script(cluster.url, interrupt=False, script=UNCLOSED)
+    assert code == 0
+    async with cluster.connect() as client:
+        assert list((await client.outcomes(output.split())).values()) == ["ABORTED"] * 2
