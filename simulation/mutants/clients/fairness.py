@@ -306,6 +306,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=NOT_LOST,
     ),
     Mutant(
+        name="segment-passes-itself",
+        rule="a segment that has just as many as are asked for passes no other, so that the next call may let one pass",
+        section="§8",
+        file="txnclient/consuming/feeds/receiver.py",
+        old="self._queue[0].buffered >= at_most:\n",
+        new="self._queue[0].buffered > at_most:\n",
+        tests=(
+            "tests/txnclient/consuming/feeds/test_receiver.py::"
+            "test_a_feed_with_just_as_many_as_are_asked_for_passes_no_other_at_its_own_turn",
+        ),
+        why_tests=NOT_LOST,
+    ),
+    Mutant(
         name="batch-goes-on-with-another-segment",
         rule="one batch takes from as few segments as it can",
         section="§8",

@@ -44,6 +44,22 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=CAREFUL,
     ),
     Mutant(
+        name="abort-waits-out-an-overload",
+        rule="an abort gives up what was under way as it began and would be sent again",
+        section="§6",
+        file="txnclient/transactions/transaction_impl.py",
+        old=(
+            "        # Resends are pointless now; the answers to the rest are on their way.\n"
+            "        for participant in list(self._participants):\n"
+        ),
+        new="        for participant in []:\n",
+        tests=(
+            "tests/txnclient/transactions/test_transactions.py::"
+            "test_an_abort_gives_up_what_an_overloaded_segment_refuses_meanwhile",
+        ),
+        why_tests="a history does not show how long an abort takes",
+    ),
+    Mutant(
         name="commits-without-a-failed-send",
         rule="a send that is cancelled or times out leaves its transaction only able to abort (C1)",
         section="§6",

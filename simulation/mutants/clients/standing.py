@@ -188,6 +188,16 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=NOT_ASKED,
     ),
     Mutant(
+        name="positions-of-no-segment",
+        rule="a new subscription begins at the earliest of a topic of which the positions name no segment",
+        section="§8",
+        file="txnclient/consuming/places/positions.py",
+        old="    if found is None or not found.segments:\n",
+        new="    if False:\n",
+        tests=(POSITIONS + "test_a_new_subscription_begins_at_the_earliest_of_a_topic_of_which_no_segment_is_named",),
+        why_tests=NOT_ASKED,
+    ),
+    Mutant(
         name="positions-of-an-early-time",
         rule="positions of a reader by time name a segment where nothing has come yet",
         section="§8",

@@ -63,6 +63,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=NO_SEEDS,
     ),
     Mutant(
+        name="values-of-before-a-rewind-kept",
+        rule="a large value that was handed out before a rewind is forgotten with all other holds",
+        section="§8",
+        file="txnclient/consuming/feeds/inbox.py",
+        old="        self._counts.clear()\n        self._large.clear()\n",
+        new="        self._counts.clear()\n",
+        tests=(
+            "tests/txnclient/consuming/received/test_pieces.py::"
+            "test_a_value_that_was_handed_out_before_a_seek_into_its_midst_changes_no_cumulative_ack",
+        ),
+        why_tests=NO_SEEDS,
+    ),
+    Mutant(
         name="withdraw-wakes-nobody",
         rule="a send that its transaction's abort takes out of the line for room lets the next one in (C3)",
         section="§6",

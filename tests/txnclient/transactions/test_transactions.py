@@ -276,6 +276,28 @@ async def test_an_abort_brings_back_what_was_acked_though_a_send_is_never_answer
 
 
 @virtual_time
+async def test_an_abort_gives_up_what_an_overloaded_segment_refuses_meanwhile() -> None:
+    """▲ Not behind the pause before it would be sent again."""
+    async with connected() as (cluster, client):
+        server = cluster.servers["broker:1"]
+        producer, txn = await client.producer(TOPIC), await client.begin()
+        server.refuse["send"] = [txnclient.Overloaded("full")] * 10
+        refused = producer.send_nowait(b"refused", key="k", txn=txn)
+        await until(lambda: not server.refuse["send"])
+        held = server.hold["send"], server.hold["end_txn"] = asyncio.Event(), asyncio.Event()
+        server.refuse["send"] = [txnclient.Overloaded("full")]
+        await until(lambda: server.seen["send"] == 11)
+        aborting = asyncio.create_task(txn.abort())
+        await until(lambda: server.seen["end_txn"])
+        for answer in held:
+            answer.set()
+            await asyncio.sleep(0.1)
+        assert aborting.done()
+        await aborting
+        assert isinstance(refused.exception(), txnclient.InvalidTxnState)
+
+
+@virtual_time
 async def test_after_an_abort_by_the_service_consumers_start_over_where_it_is_known() -> None:
     """▲ A broker that has not heard of it yet would go on behind what was acked in it: out of order."""
     async with connected() as (cluster, client):

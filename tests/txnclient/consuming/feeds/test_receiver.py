@@ -78,3 +78,16 @@ async def test_a_call_goes_on_with_the_next_feed_once_the_one_that_it_took_from_
         assert receiver.take_on(1) == ["other"]
         assert receiver.take(1) == ["many"]
         assert receiver.take_on(1) == ["many"]
+
+
+@virtual_time
+async def test_a_feed_with_just_as_many_as_are_asked_for_passes_no_other_at_its_own_turn() -> None:
+    """▲ Else the next call could bring none forward: it would take from two feeds what one has."""
+    async with connected() as (cluster, client):
+        _, consumer = await attached(cluster, client)
+        receiver: Any = Receiver(consumer_impl(consumer).session, "test")
+        for feed in (Messages("first", 2), Messages("one", 1), Messages("two", 2)):
+            receiver.ready(feed)
+        assert receiver.take(2) == ["first", "first"]
+        assert receiver.take(2) == ["two", "two"]
+        assert receiver.take(2) == ["one"]

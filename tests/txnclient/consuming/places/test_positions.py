@@ -11,7 +11,7 @@ from tests.cluster import InProcessCluster
 from tests.waiting import until
 from txnclient import NextMessage, Positions, TopicPositions
 from txnclient.connection.topic_layout import TopicLayout
-from txnclient.consuming.places.positions import check_topics, start_in
+from txnclient.consuming.places.positions import check_topics, start_in, start_of_topic
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 
@@ -145,6 +145,14 @@ def test_of_positions_every_topic_is_looked_at() -> None:
     check_topics(Positions({OTHER: empty, TOPIC: named}), [TOPIC, OTHER])
     with pytest.raises(txnclient.InvalidArgument, match=f"belong to {OTHER}"):
         check_topics(Positions({TOPIC: named, OTHER: empty}), [TOPIC])
+
+
+@pytest.mark.parametrize("found", [TopicPositions(7, 2, {}), None])
+def test_a_new_subscription_begins_at_the_earliest_of_a_topic_of_which_no_segment_is_named(
+    found: TopicPositions | None,
+) -> None:
+    """▲ The positions may be of another topic of the same consumer."""
+    assert start_of_topic(found) == pb.Start(earliest=True)
 
 
 @pytest.mark.parametrize("named", [3, 4, 5, 6])

@@ -199,6 +199,20 @@ def test_values_that_a_lost_connection_drops_and_that_are_passed_over_then_chang
     assert inbox.held_up_to(UpTo.of(last)) is None
 
 
+def test_a_value_that_was_handed_out_before_a_seek_into_its_midst_changes_no_cumulative_ack() -> None:
+    """▲ It never comes again: kept, it would take its memory for good, too."""
+    inbox = stream()
+    first, last = large(0, b"1", b"2")
+    last.position = Position(1, 2)
+    between = entry_of(1, b"between")
+    arrive(inbox, first, between, last)
+    assert values_of(take_all(inbox)) == [b"between", b"12"]
+    inbox.sought()
+    arrive(inbox, between)
+    [message] = take_all(inbox)
+    assert inbox.held_up_to(UpTo.of(message)) is None
+
+
 def test_a_cumulative_ack_leaves_out_values_that_end_behind_it() -> None:
     inbox = stream()
     a, b = large(0, b"a1", b"a2", b"a3", producer="a"), large(0, b"b1", b"b2", producer="b")
