@@ -445,4 +445,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if now is not None and (now.id != known.id or now.repair):\n",
         f"{MARKS}a_process_ends_when_its_etcd_is_another_or_none",
     ),
+    _mutant(
+        "folder-at-etcd-s-revision-is-newer",
+        "what is missing in a folder whose mark etcd has just reached is lost, and was not trimmed",
+        "txnctl/checking/repair.py",
+        "else revision >= mark.revision\n",
+        "else revision > mark.revision\n",
+        "tests/txnctl/checking/test_older_folder.py::"
+        "test_c12_where_etcd_stands_at_the_folder_s_mark_a_file_that_is_gone_is_lost_and_not_trimmed",
+    ),
+    _mutant(
+        "floor-of-an-earlier-repair-forgotten",
+        "no segment gets an id whose files an earlier repair has set aside",
+        "txnctl/checking/repair.py",
+        "        self._floor = mark.segment_floor\n",
+        "",
+        "tests/txnctl/checking/test_repairing.py::"
+        "test_e8_segment_ids_stay_above_those_that_an_earlier_repair_has_set_aside",
+    ),
 )

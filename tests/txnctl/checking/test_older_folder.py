@@ -231,6 +231,25 @@ async def test_c12_a_closed_ledger_that_lost_entries_keeps_no_footer_that_covers
     await read(client, segment, *expected)
 
 
+async def test_c12_where_etcd_stands_at_the_folder_s_mark_a_file_that_is_gone_is_lost_and_not_trimmed(
+    world: World,
+) -> None:
+    """▲ Nothing was trimmed since then. Told as retention's work, the loss of all that stood in it would pass for
+    normal."""
+    [segment] = await world.cluster.create_topic(segments=1)
+    node, client = await world.start()
+    await (await client.producer(segment)).send("one")
+    await node.close()
+    await world.copy()
+    mark, (revision, _) = StoreMark(world.data).read(), await world.store.get_many([keys.INCARNATION])
+    assert mark is not None
+    assert mark.revision == revision
+    [file] = (world.data / "ledgers").rglob("1.ledger")
+    file.unlink()
+    told = [text for rule, text in await world.repair() if rule == "missing"]
+    assert [text.startswith(f"{segment}: ledger 1 ") for text in told] == [True]
+
+
 async def test_c12_what_was_counted_in_a_ledger_that_nobody_listed_as_closed_is_missing_too(world: World) -> None:
     """An owner that died right behind its fence has left a count; the watermark lags."""
     [segment] = await world.cluster.create_topic(segments=1)

@@ -29,6 +29,7 @@ from txnstore.records import (
     Incarnation,
     OwnerRecord,
     SegmentEntry,
+    SegmentIds,
     TopicRecord,
     TransactionKey,
     TxnSeq,
@@ -210,6 +211,17 @@ async def test_e8_ids_of_a_coordinator_that_the_backup_does_not_know_of_are_rais
     found = await one.store.get(keys.txn_seq(4))
     assert found is not None
     assert decode(TxnSeq, found.value, key=found.key).next == IDS_STEP
+    await one.close()
+
+
+async def test_e8_segment_ids_stay_above_those_that_an_earlier_repair_has_set_aside(tmp_path: Path) -> None:
+    """▲ Their files are out of sight by then, and the backup does not know of them: only the folder's mark does."""
+    one = await repairing(tmp_path)
+    StoreMark(tmp_path).write(await one.store.identity(), 1, segment_floor=7)
+    await one.repair.run("restored")
+    found = await one.store.get(keys.SEGMENT_IDS)
+    assert found is not None
+    assert decode(SegmentIds, found.value, key=found.key).floor == 7
     await one.close()
 
 
