@@ -381,4 +381,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "load(None, ",
         f"{INTERRUPTED}a_restore_holds_its_backups_until_it_is_whole",
     ),
+    Mutant(
+        name="orderly-end-is-an-error",
+        rule="a call that its client has ended in order has the status OK",
+        section="§11",
+        file="txnwire/transport/grpc_transport.py",
+        old="        if reason is not None and not isinstance(reason, ConnectionLost):\n",
+        new="        if reason is not None:\n",
+        tests=("tests/txnwire/transport/test_grpc_transport.py::test_a_call_that_its_client_ends_in_order_ends_well",),
+        why_tests="the simulation has no gRPC",
+    ),
 )

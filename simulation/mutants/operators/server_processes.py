@@ -316,4 +316,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/process/test_server_process.py::test_a_server_whose_disk_hangs_ends_at_sigterm_all_the_same",),
         why_tests="a simulated process has no threads",
     ),
+    Mutant(
+        name="full-collections-never-look",
+        rule="a server collects what only a full collection frees, again and again",
+        section="§12",
+        file="txnctl/process/full_collections.py",
+        old="                    break\n            self.look()\n",
+        new="                    break\n",
+        tests=("tests/txnctl/process/test_full_collections.py::test_a_process_looks_again_and_again",),
+        why_tests="a simulated process has no garbage collector of its own",
+    ),
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from txnctl.process.full_collections import NEVER, OLDEST, FullCollections
+from tests.segments.virtual_time import virtual_time
+from txnctl.process.full_collections import LOOK_S, NEVER, OLDEST, FullCollections
+from txnwire.tasks import cancel_all
 
 
 class Node:
@@ -40,6 +43,16 @@ def test_no_full_collection_comes_by_itself_and_each_look_is_one() -> None:
     assert cycle() is not None
     collections.look()
     assert cycle() is None
+
+
+@virtual_time
+async def test_a_process_looks_again_and_again() -> None:
+    running = asyncio.create_task(FullCollections().run())
+    for _ in range(2):
+        cycle = old_cycle()
+        await asyncio.sleep(LOOK_S + 1)
+        assert cycle() is None
+    await cancel_all([running])
 
 
 def test_what_has_come_counts_though_as_much_of_what_was_frozen_has_gone() -> None:

@@ -150,6 +150,16 @@ async def test_a_frame_over_the_limit_ends_the_call(server: Server) -> None:
     await until(lambda: len(server.ended) == 1)
 
 
+async def test_a_call_that_its_client_ends_in_order_ends_well(server: Server) -> None:
+    """▲ Proxies and meshes count a status other than OK as a failure of the server."""
+    channel = open_channel(address_of(server))
+    call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream("/txnwire.v1.Exchange/Stream")()
+    await call.initial_metadata()
+    await call.done_writing()
+    assert await call.code() is grpc.StatusCode.OK
+    await channel.close()
+
+
 async def test_a_client_that_vanishes_ends_its_handler(server: Server) -> None:
     """Cancelling the call is what a dying client's kernel amounts to; the server must not touch the call any more."""
     channel = open_channel(address_of(server))
