@@ -165,6 +165,7 @@ SEVERAL: list[tuple[str, list[Plant], Sequence[str]]] = [
         "sealed_segments_have_seals",
         [
             lambda p: p.topics.update({TRAINS: trains()}),
+            lambda p: p.ledgers.pop(LOW),  # it had no owner yet: it has no list
             lambda p: p.ledgers.update(dict.fromkeys((HIGH, TRAIN), replace(closed(10, 10), sealed=(2, 4)))),
         ],
         [f"{HIGH} is sealed at 2:4", f"{TRAIN} is sealed at 2:4"],

@@ -56,6 +56,13 @@ async def test_all_flags_count_before_what_is_found(elsewhere: Path) -> None:
     assert (settings.etcd, settings.data_dir, settings.etcd_prefix) == ("http://one:1", elsewhere, "/p")
 
 
+async def test_a_flag_counts_before_what_brokers_noted_of_the_rest(elsewhere: Path) -> None:
+    """▲ A check would look at another cluster in the same etcd."""
+    write_served(ServerSettings(data_dir=elsewhere, etcd="http://one:1", etcd_prefix="/p"))
+    settings = await settings_beside(None, data_dir=elsewhere, etcd_prefix="/q")
+    assert (settings.etcd, settings.etcd_prefix) == ("http://one:1", "/q")
+
+
 @pytest.mark.parametrize(("noted", "named"), [("named", "named"), ("named/data", "named"), ("data", "none")])
 async def test_what_brokers_noted_is_found_in_each_folder_where_their_data_may_be(
     elsewhere: Path, noted: str, named: str
@@ -73,7 +80,9 @@ async def test_a_server_tells_the_prefix_of_its_keys_too(
     async with running_cluster(etcd, elsewhere / "cluster", etcd_prefix="/p") as cluster:
         monkeypatch.setenv("TXN_URL", cluster.url)
         settings = await settings_beside(None, data_dir=elsewhere / "none")
+        named = await settings_beside(None, data_dir=elsewhere / "none", etcd_prefix="/q")
     assert settings.etcd_prefix == "/p"
+    assert (named.etcd, named.etcd_prefix) == (settings.etcd, "/q"), "a flag counts first"
 
 
 def test_no_password_is_noted(tmp_path: Path) -> None:
