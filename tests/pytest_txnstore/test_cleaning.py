@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import txnclient
+import txnclient.sync
 from pytest_txnstore.cluster import PytestCluster, _environment
 from pytest_txnstore.namespace import PytestNamespace
 from tests.cluster import InProcessCluster
@@ -26,6 +27,26 @@ async def test_a_topic_that_cannot_be_deleted_does_not_keep_the_others(cluster: 
         with pytest.raises(txnclient.TxnError):
             await asyncio.to_thread(namespace.clean)
         assert namespace.topic("b") not in await client.list_topics(f"{namespace.path}/")
+
+
+async def test_a_topic_that_the_test_deletes_itself_does_not_keep_the_others(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deletion ends right behind the list."""
+    namespace = PytestNamespace.of_test(PytestCluster(cluster.url), "a test")
+    listed = txnclient.sync.Client.list_topics
+
+    def deleted_meanwhile(client: txnclient.sync.Client, prefix: str) -> list[str]:
+        names = listed(client, prefix)
+        client.delete_topic(names[0])
+        return names
+
+    monkeypatch.setattr(txnclient.sync.Client, "list_topics", deleted_meanwhile)
+    async with cluster.connect() as client:
+        for name in ("a", "b", "c"):
+            await client.create_topic(namespace.topic(name))
+        await asyncio.to_thread(namespace.clean)
+        assert await client.list_topics(f"{namespace.path}/") == []
 
 
 @pytest.mark.parametrize(

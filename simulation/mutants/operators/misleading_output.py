@@ -218,6 +218,15 @@ MUTANTS: tuple[Mutant, ...] = (
         DROPPED,
     ),
     _mutant(
+        "list-of-the-first-of-two-cut-off-repairs-forgotten",
+        "the list of a repair that was interrupted twice has what the first run has aborted",
+        "txnctl/checking/repair.py",
+        "range(min(mark.generation + 1, before.generation), generation)",
+        "range(before.generation, generation)",
+        "tests/txnctl/checking/test_dropped_lists.py::"
+        "test_c12_the_list_of_a_repair_that_was_cut_off_twice_has_all_that_was_aborted",
+    ),
+    _mutant(
         "known-commits-forgotten-by-a-repeated-repair",
         "a repeated repair lists as committed what the interrupted one knew to have been",
         "txnctl/checking/repair.py",
@@ -290,6 +299,14 @@ MUTANTS: tuple[Mutant, ...] = (
         '                    error.add_note(f"{topic} stays")\n',
         "                    raise\n",
         f"{CLEANING}a_topic_that_cannot_be_deleted_does_not_keep_the_others",
+    ),
+    _mutant(
+        "topics-behind-one-that-has-gone-stay",
+        "a topic that the test deletes itself does not keep those behind it",
+        "pytest_txnstore/namespace.py",
+        "                    continue  # the test's own deletion, which was under way\n",
+        "                    break\n",
+        f"{CLEANING}a_topic_that_the_test_deletes_itself_does_not_keep_the_others",
     ),
     _mutant(
         "tests-as-a-user-of-etcd",

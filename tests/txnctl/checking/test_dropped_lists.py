@@ -10,7 +10,7 @@ import pytest
 
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.sidecars import encode_sidecar
-from tests.txnctl.checking.short_folders import Ledger, ShortFolder, Written
+from tests.txnctl.checking.short_folders import Crash, Ledger, ShortFolder, Written
 from txnctl.checking.dropped_list import BEGUN_AFTER, LOST_PART, OPEN_AT_BACKUP, DroppedList
 from txnctl.checking.picture import Picture
 from txnstore import keys
@@ -62,6 +62,32 @@ async def test_c12_the_list_of_a_repair_that_was_cut_off_and_repeated_has_all_th
     for dies_at in range(1, last + 1):
         one = folder.copy(tmp_path / f"dies at {dies_at}")
         assert await one.repair_again_and_again(dies_at=dies_at)
+        assert listed(one) == wanted, dies_at
+        await one.close()
+    await folder.close()
+
+
+async def test_c12_the_list_of_a_repair_that_was_cut_off_twice_has_all_that_was_aborted(
+    memory_etcd: MemoryEtcd, tmp_path: Path
+) -> None:
+    """▲ The second one dies before it has a list of its own, when it fences an open ledger: only that of the first one
+    tells what it has aborted."""
+    folder = ShortFolder(memory_etcd, tmp_path / "data")
+    await fill(folder)
+    whole = SegmentEntry(id=0, lo=0, hi=0xFFFF, state="ACTIVE", parents=[], children=[])
+    topic = TopicRecord(epoch=1, next_segment_id=1, segments=[whole], created_segments=1, first_segment_id=0)
+    await folder.record(keys.topic("public/nyc/trains"), topic)
+    await folder.segment("public/nyc/trains/0000-ffff-0", Ledger(1, [Written("plain")], 1, open=True))
+    expected = folder.copy(tmp_path / "expected")
+    await expected.repair()
+    wanted, last = listed(expected), expected.steps.done
+    await expected.close()
+    for dies_at in range(3, last + 1):
+        one = folder.copy(tmp_path / f"dies at {dies_at}")
+        for step in (dies_at, 2):
+            with pytest.raises(Crash):
+                await one.repair(dies_at=step)
+        await one.repair()
         assert listed(one) == wanted, dies_at
         await one.close()
     await folder.close()
