@@ -22,7 +22,7 @@ from segments.ledger.data_folder import expect_shared_folder
 from segments.ledger.file_ledger import FileLedgerStore
 from segments.ledger.ledger_files import reader_of
 from txnctl.backup.folder import BackupFolder, verify_file
-from txnctl.backup.ledger_sources import SourceLedger, ledger_ids, ledgers_of, segment_folders, source_file
+from txnctl.backup.ledger_sources import SourceFile, SourceLedger, ledger_ids, ledgers_of, segment_folders, source_file
 from txnctl.backup.manifest import BackupManifest, CopiedFile, EtcdCopy
 from txnctl.backup.progress import CopyProgress, in_thread, size_text
 from txnctl.checking.everything import connect_etcd, folder_of_ledgers
@@ -239,9 +239,8 @@ class _Taking:
         source = source_file(self._root, self._root / path)
         if source is None:
             raise FileNotFoundError(path)
-        known = self._known.get(path)
-        unchanged = known is not None and (known.size, known.mtime_ns) == (source.size, source.mtime_ns)
-        if known is not None and unchanged and self._folder.is_there(known):
+        known = self._copy_of(source)
+        if known is not None:
             self._folder.note(name, known)
             return known, False
         with (self._root / source.path).open("rb") as file:
@@ -250,13 +249,17 @@ class _Taking:
         self._folder.note(name, copied)
         return copied, True
 
+    def _copy_of(self, source: SourceFile) -> CopiedFile | None:
+        """The copy of a file that has not changed since; None if there is none, or it is not there any more."""
+        known = self._known.get(source.path)
+        if known is None or (known.size, known.mtime_ns) != (source.size, source.mtime_ns):
+            return None
+        return known if self._folder.is_there(known) else None
+
     def _expect_room(self, ledgers: list[SourceLedger]) -> None:
         """Raises `StoreFull` before anything is copied."""
-        new = 0
-        for source in (file for ledger in ledgers for file in ledger.files):
-            known = self._known.get(source.path)
-            if known is None or (known.size, known.mtime_ns) != (source.size, source.mtime_ns):
-                new += source.size
+        files = (file for ledger in ledgers for file in ledger.files)
+        new = sum(source.size for source in files if self._copy_of(source) is None)
         free = shutil.disk_usage(self._folder.path).free
         if new > free:
             raise StoreFull(

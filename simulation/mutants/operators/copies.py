@@ -34,6 +34,19 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests=UNTRIED_HERE,
     ),
     Mutant(
+        name="one-damaged-ledger-recalled",
+        rule="each backup tells all damage that the newest one has told, not the first alone",
+        section="§12",
+        file="txnctl/backup/taking.py",
+        old="            self._told = newest.damaged\n",
+        new="            self._told = newest.damaged[:1]\n",
+        tests=(
+            "tests/txnctl/backup/test_changing_ledgers.py::"
+            "test_damage_is_told_by_every_backup_that_has_the_damaged_ledgers",
+        ),
+        why_tests=UNTRIED_HERE,
+    ),
+    Mutant(
         name="copies-not-durable-before-the-manifest",
         rule="the names of all copies are durable before the manifest has one",
         section="§12",

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from segments.ledger.ledger_files import FOLDER_MARK
@@ -198,19 +199,21 @@ async def test_damage_is_told_no_more_once_the_ledger_is_gone_though_a_tenant_s_
 
 
 async def test_damage_is_told_by_every_backup_that_has_the_damaged_ledgers(tmp_path: Path) -> None:
-    """The second one copies and reads nothing of them."""
+    """The second one copies and reads nothing of them: the manifest of the first one tells it."""
     ledgers = Ledgers(tmp_path)
     paths = ("a/0.ledger", "a/1.ledger", "b/0.ledger")
     for path in paths:
         ledgers.write(path, 10)
     files = await ledgers.copied()
-    etcd = with_snapshot(ledgers.backups, files).etcd
+    manifest = with_snapshot(ledgers.backups, files)
     told: list[list[str]] = []
     for _ in range(2):
         taking = _Taking(cast(Any, None), ServerSettings(), ledgers.data_dir, ledgers.backups, lambda _: None)
-        taking._verified, taking._told = (set(files), told[-1]) if told else (set(), [])
-        await taking._read_back(NAME, etcd, files)
+        if told:
+            taking._recall()
+        await taking._read_back(NAME, manifest.etcd, files)
         told.append(taking._damaged)
+        ledgers.backups.finish(NAME, msgspec.structs.replace(manifest, damaged=taking._damaged))
     assert [path in text for path, text in zip(paths, told[0], strict=True)] == [True] * 3
     assert told[1] == told[0]
 
@@ -246,6 +249,18 @@ async def test_room_is_expected_for_all_files_of_all_segments_before_anything_is
     etcd = with_snapshot(ledgers.backups, files).etcd
     await taking._read_back(NAME, etcd, files)
     assert told[-1] == "reading back: 5 of 5 files, 4.0 kB of 4.0 kB (100 %)"
+
+
+async def test_room_is_expected_also_for_what_is_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """▲ Otherwise a backup begins, fills the disk and fails."""
+    ledgers = Ledgers(tmp_path)
+    for path in ("a/0.ledger", "b/0.ledger"):
+        ledgers.write(path, 1000)
+    known = [settled(one, ledgers.root) for one in await ledgers.copied()]
+    ledgers.backups.set_aside(known[0])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=999))
+    with pytest.raises(StoreFull, match=r"1\.0 kB are to be copied"):
+        await ledgers.copied(known=known)
 
 
 async def test_all_copies_that_are_damaged_are_copied_again_by_the_next_backup(tmp_path: Path) -> None:
