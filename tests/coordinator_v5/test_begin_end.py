@@ -373,6 +373,26 @@ async def test_closing_frees_the_tcids_at_once() -> None:
     await two.close()
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["begin", "end"])
+@virtual_time
+async def test_closing_waits_for_a_request_in_flight(ends: bool) -> None:
+    """Otherwise its answer is lost with the process, and its client asks another coordinator."""
+    process = await Process(fresh_etcd(), "one").start()
+    begun = await process.coordinator.begin(0)
+
+    async def ask() -> None:
+        await (process.coordinator.end(begun.txn_id, commit=True) if ends else process.coordinator.begin(0))
+
+    process.fates.script = [Fate(answer_s=0.5)]
+    asked = asyncio.create_task(ask())
+    await asyncio.sleep(0.01)
+    assert process.fates.script == [], "it is in flight"
+    await process.coordinator.close()
+    assert asked.done()
+    await asked
+    await process.store.close()
+
+
 async def _timed(call: Awaitable[T]) -> tuple[T, float]:
     started = asyncio.get_running_loop().time()
     return await call, asyncio.get_running_loop().time() - started

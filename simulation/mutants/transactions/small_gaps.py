@@ -328,4 +328,26 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/coordinator_v5/naming/test_kept_names.py::test_names_are_deleted_though_etcd_is_full",),
         why_tests="no simulated operator deletes names of a full etcd",
     ),
+    Mutant(
+        name="close-waits-for-both-kinds-only",
+        rule="a coordinator that closes waits a moment for begins and ends in flight, also if only one kind is",
+        section="§9",
+        file="coordinator_v5/coordinator.py",
+        old="while (self._begins.pending or self._ends.pending) and",
+        new="while (self._begins.pending and self._ends.pending) and",
+        tests=("tests/coordinator_v5/test_begin_end.py::test_closing_waits_for_a_request_in_flight",),
+        why_tests=SELDOM,
+    ),
+    Mutant(
+        name="names-that-stay-are-read-for-nothing",
+        rule="a request that deletes names ends after so many that it has read, whether they may go or not",
+        section="§10",
+        file="coordinator_v5/naming/kept_names.py",
+        old="            read += len(page)\n",
+        new="            read += len(going)\n",
+        tests=(
+            "tests/coordinator_v5/naming/test_kept_names.py::test_names_that_stay_count_towards_what_one_request_reads",
+        ),
+        why_tests="no simulated operator deletes so many names",
+    ),
 )

@@ -180,6 +180,19 @@ async def test_many_names_go_over_several_requests(monkeypatch: pytest.MonkeyPat
     await process.close()
 
 
+@virtual_time
+async def test_names_that_stay_count_towards_what_one_request_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request has to end within its client's timeout, however few names it may delete."""
+    monkeypatch.setattr(kept_names, "READ_AT_ONCE", 2)
+    process = await Process(fresh_etcd(), "one", QUICK).start()
+    process.etcd.pages_divided_by = kept_names.PAGE  # one at once
+    for number in range(3):
+        await begin(process, f"job/{number}")
+    assert await kept_names.delete_names(process.store, "job/") == Deleted(open=2, after="job/1")
+    assert await kept_names.delete_names(process.store, "job/", after="job/1") == Deleted(open=1)
+    await process.close()
+
+
 @pytest.mark.parametrize("page", [1, 2, 4, 500])
 @virtual_time
 async def test_over_several_requests_each_name_is_told_of_once(monkeypatch: pytest.MonkeyPatch, page: int) -> None:
