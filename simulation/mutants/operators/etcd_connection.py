@@ -148,4 +148,24 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         )
     ),
+    Mutant(
+        name="put-right-and-still-refused",
+        rule="an endpoint that was put right does not count as refused once another one is",
+        section="§4",
+        file="txnstore/etcd/connection.py",
+        old="        endpoint.inadmissible = None\n        if not status.leader:",
+        new="        if not status.leader:",
+        tests=(SILENT + "test_an_endpoint_that_was_put_right_does_not_count_as_refused_once_another_one_is",),
+        why_tests=NO_REAL_ETCD,
+    ),
+    Mutant(
+        name="key-without-a-certificate",
+        rule="a TLS key without its certificate is refused",
+        section="§11",
+        file="txnwire/transport/grpc_transport.py",
+        old="if (self.certificate is None) != (self.key is None):",
+        new="if self.certificate is not None and self.key is None:",
+        tests=("tests/txnwire/transport/test_grpc_transport.py::test_a_tls_file_that_cannot_be_used_is_named",),
+        why_tests="no simulated process has TLS files",
+    ),
 )

@@ -240,6 +240,35 @@ async def test_e4_an_endpoint_of_another_cluster_is_not_gone_on_with() -> None:
         await waiting
 
 
+async def test_an_endpoint_that_was_put_right_does_not_count_as_refused_once_another_one_is() -> None:
+    """Otherwise a process ends although it is connected to a member that it may use."""
+    async with silent_etcds(2) as (etcds, backend), asyncio.timeout(20):
+        used = next(etcd for etcd in etcds if etcd.asked["txn"])
+        other = next(etcd for etcd in etcds if etcd is not used)
+
+        def refused() -> list[str]:
+            return [one.address for one in backend._connection.endpoints if one.inadmissible is not None]
+
+        async def leave(etcd: SilentEtcd) -> None:
+            etcd.applies.clear()
+            with pytest.raises(Unanswered):
+                await backend.status()
+
+        other.cluster += 1
+        used.tells.clear()
+        await leave(used)
+        waiting = asyncio.create_task(backend.wait_ready())
+        await until(lambda: refused() == [f"127.0.0.1:{other.port}"])
+        other.cluster -= 1
+        await waiting
+        used.cluster += 1
+        used.go_on()
+        await leave(other)
+        other.go_on()
+        await backend.wait_ready()
+        assert refused() == [f"127.0.0.1:{used.port}"]
+
+
 async def test_e4_whoever_has_another_cluster_at_all_its_addresses_is_told_that_it_is_over() -> None:
     """▲ Only a restart connects to it: whoever waited on would do so for ever, and its supervisor would not know."""
     async with silent_etcds(2) as (etcds, backend), asyncio.timeout(20):

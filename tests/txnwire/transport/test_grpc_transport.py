@@ -259,6 +259,7 @@ PEM = b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"
         (lambda d: TlsFiles(ca=d / "noise"), "TLS authority file .*noise: it is not in PEM form"),
         (lambda d: TlsFiles(certificate=d / "pem", key=d / "absent"), "TLS key file .*absent: No such file"),
         (lambda d: TlsFiles(certificate=d / "pem"), "a certificate and its key"),
+        (lambda d: TlsFiles(key=d / "pem"), "a certificate and its key"),
     ],
 )
 def test_a_tls_file_that_cannot_be_used_is_named(tmp_path: Path, files: Callable[[Path], TlsFiles], named: str) -> None:
