@@ -327,7 +327,7 @@ class StoreContract(WatchContract):
         held = {f"/k/{prefix}/".encode(): count for prefix, count in zip("abcdef", (0, 1, 3, 4, 5, 23), strict=True)}
         puts = [Put(prefix + b"%02d" % n, b"old") for prefix, count in held.items() for n in range(count)]
         (revision,) = await written(store, Commit(puts=tuple(puts)))
-        await written(store, put(b"/k/a/00", b"new"), put(b"/k/f/00", b"new"))
+        await written(store, *(put(key, b"new") for key in (b"/k/a/00", b"/k/f/00", b"/k/f/22")))
         asked = [(prefix, keys.prefix_end(prefix)) for prefix in held]
         found = await store.ranges(asked, revision=revision)
         assert [[record.value for record in records] for records in found] == [[b"old"] * n for n in held.values()]

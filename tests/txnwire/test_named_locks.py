@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.waiting import until
 from txnwire.named_locks import NamedLocks
 
 
@@ -26,4 +27,27 @@ async def test_one_has_a_lock_at_a_time_also_behind_one_that_gave_up() -> None:
         assert locks.locked("b")
         assert not locks.locked("a")
         assert len(locks) == 1
+    assert len(locks) == 0
+
+
+async def test_a_task_that_comes_while_the_second_one_has_a_lock_waits_for_it() -> None:
+    locks, order = NamedLocks(), list[int]()
+    may_end = [asyncio.Event() for _ in range(3)]
+
+    async def hold(number: int) -> None:
+        async with locks.held("a"):
+            order.append(number)
+            await may_end[number].wait()
+
+    first, second = (asyncio.create_task(hold(number)) for number in range(2))
+    await until(lambda: order == [0])
+    may_end[0].set()
+    await until(lambda: order == [0, 1])
+    third = asyncio.create_task(hold(2))
+    await asyncio.sleep(0)
+    assert order == [0, 1]
+    may_end[1].set()
+    await until(lambda: order == [0, 1, 2])
+    may_end[2].set()
+    await asyncio.gather(first, second, third)
     assert len(locks) == 0

@@ -180,6 +180,18 @@ MUTANTS: tuple[Mutant, ...] = (
         why_tests="the simulation does not measure memory",
     ),
     Mutant(
+        name="lock-forgotten-under-its-second-holder",
+        rule="a task that comes while the second one has a lock by name waits for it",
+        section="§8",
+        file="txnwire/named_locks.py",
+        old="            lock, users = self._locks.pop(name)\n            if users > 1:\n",
+        new="            lock, users = self._locks.pop(name, (lock, 0))\n            if users > 2:\n",
+        tests=(
+            "tests/txnwire/test_named_locks.py::test_a_task_that_comes_while_the_second_one_has_a_lock_waits_for_it",
+        ),
+        why_tests="no seed was looked for: its test dies of these lines alone",
+    ),
+    Mutant(
         name="a-late-drop-reads-before-it-has-the-lock",
         rule="a drop that lands late leaves the next subscription of the name alone (P9)",
         section="§8",

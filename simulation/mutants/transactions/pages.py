@@ -285,6 +285,16 @@ MUTANTS = (
         why_tests=WHY,
     ),
     Mutant(
+        name="rest-of-a-range-at-another-revision",
+        rule="the rest of a range is read at the revision that was asked for",
+        section="§6",
+        file="txnstore/access/store_client.py",
+        old="end, revision, False, 0, timeout_s)\n                    records += rest.records",
+        new="end, 0, False, 0, timeout_s)\n                    records += rest.records",
+        tests=("tests/txnstore/test_stores.py::TestMemoryStore::test_many_small_ranges_are_read_at_one_revision",),
+        why_tests=WHY,
+    ),
+    Mutant(
         name="stuck-goes-back-to-a-lost-id",
         rule="what was set aside goes back to its id as that is when its turn has come",
         section="§5",
