@@ -146,7 +146,7 @@ async def delete_names(store: MetadataStore, prefix: str, *, after: str | None =
             read += len(page)
             full = bool(page) and (done.deleted >= DELETED_AT_ONCE or read >= READ_AT_ONCE)
             if full:  # what is unreadable behind the last name comes again with the next request
-                last = page[-1].record.key.decode()
+                last = page[-1].record.key.decode(errors="replace")
                 unreadable[:] = [one for one in unreadable if one.key < last]
             done, unreadable[:] = done._replace(changed=done.changed + len(unreadable)), ()
             if full:

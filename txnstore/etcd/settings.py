@@ -17,8 +17,8 @@ _ENDPOINT: Final = re.compile(r"(?:(https?)://)?((?:[A-Za-z0-9._-]+|\[[0-9a-fA-F
 
 
 class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS if `ca` or `certificate` is given);
-    a URL without a port has 2379. `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used
+    """`endpoints`: `http://host:port`, `https://host:port`, or `host:port` (TLS if a file for it is given); a URL
+    without a port has 2379. `prefix` goes before every key. `quota_bytes`: etcd's `--quota-backend-bytes`, used
     if etcd does not report it (before 3.6). `development` admits releases that can lose applied entries (3.5.0–3.5.2).
     `repairing` admits an unfit store (`txnstore.access.lineage`)."""
 
@@ -47,7 +47,7 @@ class EtcdSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument(f"etcd endpoint {endpoint!r}: expected http://host:port or https://host:port")
         if match[3] and not 1 <= int(match[3][1:]) <= HIGHEST_PORT:
             raise InvalidArgument(f"etcd endpoint {endpoint!r}: expected a port from 1 to {HIGHEST_PORT}")
-        has_tls_files = self.ca is not None or self.certificate is not None
+        has_tls_files = any(file is not None for file in (self.ca, self.certificate, self.key))
         if match[1] == "http" and has_tls_files:
             raise InvalidArgument(f"etcd endpoint {endpoint!r} is without TLS, but TLS files are given: write https://")
         address = match[2] + (match[3] or f":{DEFAULT_PORT}")

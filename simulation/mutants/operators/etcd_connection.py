@@ -168,4 +168,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/txnwire/transport/test_grpc_transport.py::test_a_tls_file_that_cannot_be_used_is_named",),
         why_tests="no simulated process has TLS files",
     ),
+    Mutant(
+        name="key-alone-is-no-tls",
+        rule="any of the TLS files shows that TLS is meant",
+        section="§11",
+        file="txnstore/etcd/settings.py",
+        old="for file in (self.ca, self.certificate, self.key))",
+        new="for file in (self.ca, self.certificate))",
+        tests=("tests/txnstore/etcd/test_etcd_connection.py::test_plain_http_with_tls_files_is_a_mistake",),
+        why_tests="no simulated process has TLS files",
+    ),
 )

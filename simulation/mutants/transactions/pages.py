@@ -327,4 +327,14 @@ MUTANTS = (
         tests=("tests/segments/log/test_erasing.py::test_s8_what_does_not_fit_into_one_page_goes_as_well",),
         why_tests=ALONE,
     ),
+    Mutant(
+        name="foreign-key-ends-a-deletion",
+        rule="a foreign record does not hide the names beside it",
+        section="§9",
+        file="coordinator_v5/naming/kept_names.py",
+        old='last = page[-1].record.key.decode(errors="replace")',
+        new="last = page[-1].record.key.decode()",
+        tests=("tests/coordinator_v5/naming/test_kept_names.py::test_a_key_that_is_no_text_ends_no_request",),
+        why_tests="nobody writes a foreign key there",
+    ),
 )

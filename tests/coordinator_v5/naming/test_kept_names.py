@@ -210,6 +210,20 @@ async def test_over_several_requests_each_name_is_told_of_once(monkeypatch: pyte
 
 
 @virtual_time
+async def test_a_key_that_is_no_text_ends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's, beside a value that can be read; it is the last one that the request reads."""
+    monkeypatch.setattr(kept_names, "READ_AT_ONCE", 1)
+    process = await Process(fresh_etcd(), "one", QUICK).start()
+    await begin(process, "open")
+    record = await process.store.get(keys.txn_name("open"))
+    assert record is not None
+    await process.store.commit(Commit(puts=(Put(keys.TXN_NAME + b"\xff", record.value),)))
+    done = await kept_names.delete_names(process.store, "")
+    assert (done.deleted, done.open, done.changed) == (0, 2, 0)
+    await process.close()
+
+
+@virtual_time
 async def test_a_listing_tells_how_each_ended_and_is_not_spoilt_by_one_record() -> None:
     process = await Process(fresh_etcd(), "one", QUICK).start()
     process.etcd.pages_divided_by = kept_names.PAGE // 2  # two at once

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from txnstore.access.backend import Reason, Refused, Unanswered
 from txnstore.access.lineage import StoreUnfit
@@ -145,6 +146,9 @@ async def test_every_endpoint_is_named_distrusted_and_closed_and_tells_all_that_
     assert states == [grpc.ChannelConnectivity.SHUTDOWN] * 3
 
 
-def test_plain_http_with_tls_files_is_a_mistake() -> None:
+@pytest.mark.parametrize("file", ["ca", "certificate", "key"])
+def test_plain_http_with_tls_files_is_a_mistake(file: str) -> None:
+    """▲ Any of them shows that TLS is meant: a plain connection shows what it sends to whoever listens."""
     with pytest.raises(InvalidArgument, match="write https://"):
-        EtcdSettings(endpoints=("http://a:1",), ca=Path("ca.pem")).addresses()
+        replace(EtcdSettings(endpoints=("http://a:1",)), **{file: Path("a.pem")}).addresses()
+    assert replace(EtcdSettings(endpoints=("a:1",)), **{file: Path("a.pem")}).addresses() == [("a:1", True)]
