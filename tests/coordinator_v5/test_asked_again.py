@@ -115,6 +115,17 @@ async def test_what_another_coordinator_has_decided_counts_here_as_a_conflict_an
 
 
 @virtual_time
+async def test_the_begin_of_a_name_counts_as_a_compare_and_set_and_a_begin_that_joins_it_does_not() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    for attempt in (b"first", b"second"):
+        await process.coordinator.begin_named(0, name="job", attempt=attempt)
+    of = process.coordinator.statistics()
+    assert (of.begun, of.cas_ok, of.cas_conflict, of.cas_reject) == (1, 1, 0, 0)
+    await process.close()
+
+
+@virtual_time
 async def test_the_numbers_are_those_of_all_coordinator_ids() -> None:
     etcd = fresh_etcd()
     settings = CoordinatorSettings(tcids=3, swept_at_once=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -32,6 +33,8 @@ class Held:
     def __init__(self, store: MemoryStore, tcids: int = 2) -> None:
         self.store = store
         self.mine: dict[int, int] = {}
+        self.takings: list[list[int]] = []
+        """The ids that each taking told of."""
         self.lost_at: list[int] = []
         """At which turn of `turns` each was told to be lost."""
         self.turns = 0
@@ -49,6 +52,7 @@ class Held:
             await asyncio.sleep(0)
 
     async def _taken(self, taken: dict[int, int]) -> None:
+        self.takings.append(sorted(taken))
         self.mine |= taken
 
 
@@ -174,6 +178,23 @@ async def test_an_id_whose_taking_is_heard_of_before_its_answer_is_not_given_up(
         await asyncio.sleep(5)
         assert len(held.mine) == 2
         assert len(held.lost_at) == told, "they were given up, and taken once more"
+
+
+@virtual_time
+async def test_an_id_is_not_taken_again_with_one_that_is_heard_of_before_its_own_taking() -> None:
+    """▲ Whoever takes an id drops what it has in memory under it: begins would be refused until it is loaded again."""
+    etcd, fates = fresh_etcd(), Fates()
+
+    def free(tcid: int) -> None:
+        etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(tcid)),))])
+
+    async with holding(etcd, fates=fates) as held:
+        fates.script = [Fate(arrive_s=0.2)]
+        for tcid in (0, 1):  # the second becomes free while the taking of the first is on its way
+            etcd.arrive(partial(free, tcid))
+            await asyncio.sleep(0.1)
+        await until(lambda: len(held.mine) == 2)
+        assert held.takings == [[0, 1], [0], [1]]
 
 
 @virtual_time

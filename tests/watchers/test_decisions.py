@@ -217,6 +217,21 @@ async def test_absent_header_of_a_held_transaction_is_never_a_decision(memory_st
     await watch.close()
 
 
+async def test_a_header_that_is_still_open_as_it_is_read_again_is_neither_a_decision_nor_an_error(
+    memory_store: MemoryStore,
+) -> None:
+    watch = DecisionWatch(memory_store, SystemClock(), OFTEN)
+    await watch.start()
+    notes = Notes()
+    await begin(memory_store, A)
+    await watch.join(notes).loaded([A])
+    with capture_logs() as logs:
+        await until(lambda: watch.statistics().reread >= 2, within_s=5)
+    assert (notes.told, notes.absent, logs) == ([], [], [])
+    assert watch.statistics().held == 1
+    await watch.close()
+
+
 async def test_e1_after_compaction_absent_headers_are_doubted_not_decided() -> None:
     """▲ Of four held ones the resync shows one decided, one open and two not at all."""
     etcd = MemoryEtcd(SystemClock())
@@ -326,6 +341,18 @@ async def test_watch_that_ends_for_good_is_told(memory_store: MemoryStore) -> No
     await until(lambda: len(failures) == 1)
     with pytest.raises(StoreUnavailable, match="not followed any more"):
         await watch.wait_followed(1000, timeout_s=1)
+    await watch.close()
+
+
+async def test_watch_that_ends_for_good_fails_those_who_wait_at_once(memory_store: MemoryStore) -> None:
+    """Dies if they wait until they would read headers."""
+    watch = DecisionWatch(memory_store, SystemClock(), DecisionSettings(nudge_s=3600.0))
+    await watch.start()
+    waiting = asyncio.create_task(watch.wait_followed(1000, timeout_s=5))
+    await idle()
+    await memory_store.close()
+    with pytest.raises(StoreUnavailable, match="not followed any more"):
+        await waiting
     await watch.close()
 
 

@@ -19,7 +19,7 @@ from tests.segments.virtual_time import virtual_time
 from tests.waiting import until
 from txnstore import keys, records
 from txnstore.etcd.wire import CommitEncoder
-from txnstore.records import ABORTED, COMMITTED, REASON_LOST, GcHorizon
+from txnstore.records import ABORTED, COMMITTED, REASON_LOST, GcHorizon, RegistrationRecord
 from txnstore.store import MAX_COMMIT_BYTES, Commit, CommitVerdict, Delete, Put, RangeResult
 from txnwire.errors import StoreUnavailable
 from txnwire.ids import TxnId
@@ -162,6 +162,22 @@ async def test_what_is_looked_at_as_its_id_is_lost_is_not_counted_as_stuck_for_e
     await asyncio.sleep(5)
     assert process.coordinator.statistics().stuck == 0
     assert process.coordinator._collector._tries == {}
+    await process.close()
+
+
+@virtual_time
+async def test_what_is_stuck_as_its_id_is_lost_is_stuck_here_no_more() -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    held = (await process.coordinator.begin(0)).txn_id
+    assert await process.write(held, epoch=await process.own())
+    await process.coordinator.end(held, commit=True)
+    await until(lambda: process.coordinator.statistics().stuck == 1, within_s=75)
+    taken = Put(keys.tc(0), records.encode(RegistrationRecord(id="two", address="two:1")))
+    for commit in (Commit(deletes=(Delete(keys.tc(0)),)), Commit(puts=(taken,))):
+        etcd.mvcc.commit([commit])
+    await until(lambda: process.coordinator.owned_tcids == ())
+    assert process.coordinator.statistics().stuck == 0
     await process.close()
 
 
