@@ -261,4 +261,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{DEFECTS}test_a_defect_in_one_segment_s_lag_leaves_the_others_told",),
         why_tests=NO_DEFECTS,
     ),
+    Mutant(
+        name="start-read-beside-a-stored-mark",
+        rule="the start of a subscription does not matter once its position is stored",
+        section="§8",
+        file="segments/subscription/subscription_table.py",
+        old="has_mark = any(keys.cursor_parts(record.key)[2] == MARK for record in stored)",
+        new="has_mark = any(keys.cursor_parts(record.key)[2] != MARK for record in stored)",
+        tests=(f"{STRANGE}test_a_start_that_cannot_be_read_does_not_matter_once_a_position_is_stored",),
+        why_tests=STRANGE_RECORDS,
+    ),
 )

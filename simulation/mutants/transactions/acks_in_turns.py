@@ -180,4 +180,17 @@ MUTANTS = (
         ),
         why_tests=WHY,
     ),
+    Mutant(
+        name="queue-sleeps-amid-an-abort",
+        rule="a queue delivers again what a part of an abort releases, without waiting for the last part",
+        section="§7",
+        file="segments/subscription/queue_subscription.py",
+        old="        if released:\n            self._dispatcher.wake()\n",
+        new="",
+        tests=(
+            "tests/segments/subscription/queueing/test_queue_acks.py::"
+            "test_the_first_messages_of_a_large_abort_come_again_before_its_last_acks_are_released",
+        ),
+        why_tests=WHY,
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from segments.subscription.cursors.cursor import BLOCK_ENTRIES
 from tests.segments.brokering import Cluster, Consumer, Received
 from tests.segments.subscription.queueing.queues import counts
-from tests.waiting import until
+from tests.waiting import until, until_turn
 from txnwire.errors import (
     DataCorrupt,
     InvalidArgument,
@@ -19,7 +20,9 @@ from txnwire.errors import (
 from txnwire.ids import Position
 from txnwire.proto import txn_pb2 as pb
 from txnwire.protocol import MAX_COMMAND_BYTES, MAX_ENTRY_MESSAGES
+from txnwire.turns import turns_divided_by
 from watchers.acks import AckPosition
+from watchers.pending_acks import APPLIED_AT_ONCE
 
 
 def by_value(consumer: Consumer) -> dict[str, Received]:
@@ -212,6 +215,29 @@ async def test_acks_alone_let_a_consumer_at_its_bound_go_on(memory_cluster: Clus
     txn = await cluster.begin()
     await consumer.ack(*consumer.take(), txn=txn)
     await consumer.wait(*"ef")
+
+
+async def test_the_first_messages_of_a_large_abort_come_again_before_its_last_acks_are_released(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    [segment] = await cluster.create_topic()
+    with turns_divided_by(APPLIED_AT_ONCE):  # each ack has a turn of its own
+        node = await cluster.start()
+        client = await cluster.connect(node)
+        producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
+        for value in "abcde":
+            await producer.send(value)
+        await consumer.wait(*"abcde")
+        txn = await cluster.begin()
+        for message in consumer.take():
+            await consumer.ack(message, txn=txn)
+        subscription = await node.broker.segments[segment].subscriptions.load("jobs")
+        aborting = asyncio.ensure_future(cluster.abort(txn))
+        await until_turn(lambda: subscription.statistics().delivered > 5, "a message that comes again")
+        assert subscription.statistics().pending.transactions == 1
+        await aborting
+        await consumer.wait(*"abcde")
 
 
 async def test_acks_of_parts_of_many_large_entries_are_stored_and_known_to_the_next_owner(
