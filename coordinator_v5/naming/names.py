@@ -180,6 +180,7 @@ class NameHandler:
             answer = error
             txn.tc.remove(txn)
             if isinstance(error, NotOwner):
+                self._state.counters.cas_reject += 1
                 self._begins.lost(txn.tc)
         else:
             if answer.begun:
@@ -187,6 +188,7 @@ class NameHandler:
                     self._bounds.begun(txn.header.name or "")
                 self._opened(txn, answer.landed)
             else:
+                self._state.counters.cas_conflict += 1
                 txn.tc.remove(txn)
         creating.set_result(answer)
 

@@ -126,6 +126,39 @@ async def test_the_begin_of_a_name_counts_as_a_compare_and_set_and_a_begin_that_
 
 
 @virtual_time
+async def test_of_two_first_begins_of_a_name_one_counts_as_a_conflict() -> None:
+    etcd = fresh_etcd()
+    settings = CoordinatorSettings(tcids=2)
+    one, two = await Process(etcd, "one", settings).start(), await Process(etcd, "two", settings).start()
+    await until(lambda: all(len(process.coordinator.statistics().tcids) == 1 for process in (one, two)))
+    async with asyncio.TaskGroup() as group:
+        for process in (one, two):
+            tcid = process.coordinator.statistics().tcids[0]
+            group.create_task(process.coordinator.begin_named(tcid, name="job"))
+    counts = [process.coordinator.statistics() for process in (one, two)]
+    assert sorted((of.begun, of.cas_ok, of.cas_conflict, of.cas_reject) for of in counts) == [
+        (0, 0, 1, 0),
+        (1, 1, 0, 0),
+    ]
+    await one.close()
+    await two.close()
+
+
+@pytest.mark.parametrize("name", ["", "job"])
+@virtual_time
+async def test_a_begin_under_an_id_that_another_process_has_counts_as_refused(name: str) -> None:
+    etcd = fresh_etcd()
+    process = await Process(etcd, "one").start()
+    coordinator = process.coordinator
+    await coordinator.begin(0)  # ids are in hand
+    etcd.mvcc.commit([Commit(deletes=(Delete(keys.tc(0)),))])
+    with pytest.raises(NotOwner):
+        await (coordinator.begin_named(0, name=name) if name else coordinator.begin(0))
+    assert coordinator.statistics().cas_reject == 1
+    await process.close()
+
+
+@virtual_time
 async def test_the_numbers_are_those_of_all_coordinator_ids() -> None:
     etcd = fresh_etcd()
     settings = CoordinatorSettings(tcids=3, swept_at_once=1)

@@ -361,6 +361,41 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(f"{ASKED_AGAIN}the_begin_of_a_name_counts_as_a_compare_and_set_and_a_begin_that_joins_it_does_not",),
         why_tests=FIGURES,
     ),
+    *(
+        Mutant(
+            name=name,
+            rule="a begin that is refused, or finds another one, counts among the compare-and-sets",
+            section="§9",
+            file=file,
+            old=old,
+            new=new,
+            tests=(ASKED_AGAIN + test,),
+            why_tests=FIGURES,
+        )
+        for name, file, old, new, test in (
+            (
+                "overtaken-named-begin-uncounted",
+                "coordinator_v5/naming/names.py",
+                "                self._state.counters.cas_conflict += 1\n",
+                "",
+                "of_two_first_begins_of_a_name_one_counts_as_a_conflict",
+            ),
+            (
+                "refused-named-begin-uncounted",
+                "coordinator_v5/naming/names.py",
+                "                self._state.counters.cas_reject += 1\n",
+                "",
+                "a_begin_under_an_id_that_another_process_has_counts_as_refused",
+            ),
+            (
+                "refused-begin-uncounted",
+                "coordinator_v5/begins.py",
+                "            self._state.counters.cas_reject += 1\n",
+                "",
+                "a_begin_under_an_id_that_another_process_has_counts_as_refused",
+            ),
+        )
+    ),
     Mutant(
         name="open-header-read-as-a-decision",
         rule="a header that is still open as it is read again is neither a decision nor an error",
