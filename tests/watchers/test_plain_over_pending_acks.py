@@ -26,6 +26,15 @@ def test_plain_ack_on_a_pending_message_is_dropped(pending: PendingAcks, cursor:
     assert [pending.skip(at(0)), pending.skip(at(1))] == [0, 0b1110]
 
 
+def test_plain_acks_tell_that_any_of_them_moved_the_cursor(pending: PendingAcks) -> None:
+    """The cursor is then stored, also if the last of them adds nothing: it was acked before, or is pending."""
+    acked(pending, A, whole(4))
+    assert pending.ack([whole(0)])
+    assert pending.ack([whole(2), whole(0)])
+    assert pending.ack([whole(3), whole(4)])
+    assert not pending.ack([whole(2), whole(3), whole(4)])
+
+
 def test_plain_ack_of_unknown_extent_on_a_partly_pending_entry_is_dropped(pending: PendingAcks, cursor: Cursor) -> None:
     acked(pending, A, part(0, 0b0001))
     assert not pending.ack([AckPosition(at(0), 0)])

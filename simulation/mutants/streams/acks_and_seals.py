@@ -276,4 +276,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         why_tests="it takes a disk that fails very many readers of one broker",
     ),
+    Mutant(
+        name="plain-acks-told-by-the-last",
+        rule="plain acks of one command are stored, also if the last of them adds nothing",
+        section="§6",
+        file="watchers/pending_acks.py",
+        old="                moved = self._cursor.ack(rest) or moved\n",
+        new="                moved = self._cursor.ack(rest)\n",
+        tests=(
+            "tests/watchers/test_plain_over_pending_acks.py::test_plain_acks_tell_that_any_of_them_moved_the_cursor",
+        ),
+        why_tests=ROW,
+    ),
 )
