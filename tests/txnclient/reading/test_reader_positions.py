@@ -146,7 +146,7 @@ async def test_a_reader_seeks(client: txnclient.Client) -> None:
         end = reader.positions()
         await reader.seek("earliest")
         first = await reader.receive(timeout=10)
-        assert [int(first.value), *await read(reader, 19)][1:] != list(range(20))
+        assert sorted([int(first.value), *await read(reader, 19)]) == list(range(20))
         await reader.seek(first.id)
         assert int((await reader.receive(timeout=10)).value) in range(20)
         await until(lambda: reader._impl._buffered())

@@ -20,6 +20,7 @@ import pytest
 import txnclient
 import txnclient.sync
 from tests.cluster import InProcessCluster
+from tests.waiting import wait_until
 from tools import generate_sync
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -167,6 +168,7 @@ async def test_a_closed_client_refuses_and_closing_wakes_who_waits(cluster: InPr
 
         waiting = threading.Thread(target=wait)
         waiting.start()
+        wait_until(lambda: consumer._inner._impl._receiver.is_awaited, "the call to wait")
         client.close()
         client.close()
         waiting.join(10)
@@ -204,20 +206,23 @@ async def test_process_runs_its_handler_in_the_calling_thread(cluster: InProcess
 
             def batches(messages: Any, txn: txnclient.sync.Transaction) -> None:
                 producer.send_many([(None, message.value + "?") for message in messages], txn=txn)
+                handled.extend(messages)
+                if len(handled) >= 100:
+                    threading.Timer(0.3, stop.set).start()
 
+            handled: list[object] = []
             stop = threading.Event()
             with client.producer(target, serializer="str") as producer:
                 with client.consumer(TOPIC, "one", serializer="str") as consumer:
                     assert txnclient.sync.process(consumer, handler, producer, max_messages=100).messages == 100
                 with client.consumer(TOPIC, "two", serializer="str") as consumer:
-                    threading.Timer(0.3, stop.set).start()
-                    done = txnclient.sync.process_batches(consumer, batches, stop=stop)
+                    assert txnclient.sync.process_batches(consumer, batches, stop=stop).messages == 100
                 with client.consumer(TOPIC, "three", serializer="str") as consumer, pytest.raises(ZeroDivisionError):
                     txnclient.sync.process(consumer, lambda _: 1 // 0)
             with client.reader(target, end="latest", serializer="str") as reader:
                 found = sorted(message.value for message in reader)
             assert [value for value in found if value.endswith("!")] == sorted(f"{number}!" for number in range(100))
-            assert len(found) == 100 + done.messages
+            assert len(found) == 200
 
     await asyncio.to_thread(work)
 
@@ -347,11 +352,11 @@ LOOP = """
 
 
 async def run_script(
-    url: str, *, interrupt: bool, script: str = SCRIPT, after_s: float = 0.0
+    url: str, *, interrupt: bool, script: str = SCRIPT, after_s: float = 0.0, stderr: int | None = None
 ) -> tuple[str, int, float]:
     script = textwrap.dedent(script if interrupt else script.partition("try:")[0])
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error", "-c", script, url, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+        sys.executable, "-W", "error", "-c", script, url, stdout=asyncio.subprocess.PIPE, stderr=stderr, cwd=ROOT
     )
     assert process.stdout is not None
     try:
@@ -417,7 +422,8 @@ async def test_an_interrupt_ends_a_loop_in_its_handler_and_its_message_comes_aga
 
 
 async def test_the_interpreter_ends_quietly_beside_a_client_that_nobody_closed(cluster: InProcessCluster) -> None:
-    assert (await run_script(cluster.url, interrupt=False))[:2] == ("", 0)
+    output, code, _ = await run_script(cluster.url, interrupt=False, stderr=asyncio.subprocess.STDOUT)
+    assert (output, code) == ("", 0)
 
 
 def test_a_forked_child_is_told_to_connect_again() -> None:
