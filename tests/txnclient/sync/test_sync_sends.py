@@ -192,11 +192,13 @@ async def test_c4_a_lost_send_that_no_thread_has_looked_at_is_raised_at_the_end(
     await cluster.stop_server("broker")  # so nothing is ever stored
 
     def work() -> None:
-        with txnclient.sync.connect(cluster.url, timeout=0.3) as client:
+        with txnclient.sync.connect(cluster.url) as client:
 
             def lose(*, look: bool) -> None:
                 with client.producer(TOPIC) as producer:
+                    client._inner._session.timeout_s = 0.3
                     lost = producer.send_nowait(b"lost")
+                    client._inner._session.timeout_s = 30.0
                     assert list(wait([lost], 10).done) == [lost]
                     if look:
                         assert isinstance(lost.exception(), txnclient.Timeout)
@@ -207,6 +209,7 @@ async def test_c4_a_lost_send_that_no_thread_has_looked_at_is_raised_at_the_end(
 
             def fail() -> None:
                 with client.producer(TOPIC) as producer:
+                    client._inner._session.timeout_s = 0.3
                     wait([producer.send_nowait(b"lost")], 10)
                     raise ZeroDivisionError
 
@@ -226,7 +229,7 @@ async def test_c4_who_did_not_wait_for_a_send_to_fail_has_not_been_told_of_it(
     await cluster.stop_server("broker")  # so nothing is ever stored
 
     def work() -> None:
-        with txnclient.sync.connect(cluster.url, timeout=0.3) as client, client.producer(TOPIC) as producer:
+        with txnclient.sync.connect(cluster.url, timeout=2.0) as client, client.producer(TOPIC) as producer:
             lost = producer.send_nowait(b"lost")
             with pytest.raises(TimeoutError) as early:
                 getattr(lost, look)(timeout=0)

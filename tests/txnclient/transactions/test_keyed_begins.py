@@ -58,9 +58,9 @@ async def test_k3_a_client_that_another_one_overtakes_while_it_connects_reads_th
 
 @pytest.fixture
 async def keyed(cluster: InProcessCluster) -> AsyncIterator[tuple[LossyTransport, txnclient.Client]]:
-    """A client with a transaction key, whose calls give up soon."""
+    """A client with a transaction key."""
     transport = LossyTransport(GrpcTransport(SystemClock()))
-    async with cluster.connect(transaction_key="job", transport=transport, timeout=0.3) as client:
+    async with cluster.connect(transaction_key="job", transport=transport) as client:
         yield transport, client
 
 
@@ -70,9 +70,11 @@ async def test_k1_a_client_that_cannot_learn_whether_it_was_fenced_is_told_of_wh
     transport, client = keyed
     txn = await client.begin()
     transport.hold.add("tc_client_connect")
+    client._session.timeout_s = 0.3
     reason = await transaction_impl(txn).reason(txnclient.TxnConflict("what it has acked is delivered again"))
     assert isinstance(reason, txnclient.TxnConflict)
     assert transport.held
+    client._session.timeout_s = 30.0
     transport.release()
     await txn.abort()
 
@@ -81,6 +83,7 @@ async def test_c5_a_cancelled_begin_of_which_nothing_is_heard_is_nobody_s_defect
     keyed: tuple[LossyTransport, txnclient.Client], caplog: pytest.LogCaptureFixture
 ) -> None:
     transport, client = keyed
+    client._session.timeout_s = 0.3
     transport.hold.add("new_txn")
     cancelled = asyncio.create_task(client.begin())
     await until_turn(lambda: transport.held, "the begin to be sent")
@@ -89,6 +92,7 @@ async def test_c5_a_cancelled_begin_of_which_nothing_is_heard_is_nobody_s_defect
     key = client._coordinators.key
     assert key is not None
     await until(lambda: key._undoing is None or key._undoing.done(), within_s=10.0)
+    client._session.timeout_s = 30.0
     transport.release()
     await (await client.begin()).abort()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

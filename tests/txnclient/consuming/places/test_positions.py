@@ -215,9 +215,10 @@ async def test_positions_of_which_any_topic_was_made_again_move_none(client: txn
 
 async def test_positions_wait_for_a_layout_as_new_as_theirs(cluster: InProcessCluster) -> None:
     """▲ In an older one a named child would seem gone, and its parent would go back to the earliest."""
-    async with cluster.connect(timeout=0.5) as client:
+    async with cluster.connect() as client:
         await client.create_topic(TOPIC)
         life = (await client.describe_topic(TOPIC)).life
+        client._session.timeout_s = 0.5
         newer = Positions({TOPIC: TopicPositions(life, 2, {PATH.replace("-0", "-1"): NextMessage(Position(1, 0))})})
         with pytest.raises(txnclient.Timeout, match="layout 2"):
             await client.reader(TOPIC, start=newer)

@@ -162,11 +162,12 @@ async def test_a_send_that_was_cancelled_or_timed_out_may_be_called_again_and_is
     cluster: InProcessCluster,
 ) -> None:
     """(f)"""
-    async with cluster.connect(timeout=0.5) as client:
+    async with cluster.connect() as client:
         topic = await new_topic(client)
         producer = await numbered(client, topic)
         await producer.send(b"0", key="k", sequence_id=0)
         await cluster.stop_server("broker")
+        client._session.timeout_s = 0.5
         cancelled = asyncio.ensure_future(producer.send(b"1", key="k", sequence_id=1))
         await asyncio.sleep(0)
         cancelled.cancel()
