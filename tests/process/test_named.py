@@ -19,6 +19,7 @@ from txnctl.launch.dev import DevCluster
 
 NAME = "sink/query-7/42"
 PROCESSES, WRITERS, COUNTED = 6, 50, 200
+ENDLESS = 100_000
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -33,8 +34,8 @@ class Worker:
         self.txns: dict[str, None] = {}
 
     @staticmethod
-    async def start(url: str) -> Worker:
-        arguments = ["-m", "tests.process.named_worker", "--url", url, "--name", NAME, "--writers", str(WRITERS)]
+    async def start(url: str, *, writers: int = WRITERS) -> Worker:
+        arguments = ["-m", "tests.process.named_worker", "--url", url, "--name", NAME, "--writers", str(writers)]
         return Worker(
             await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
         )
@@ -54,7 +55,8 @@ class Worker:
 
 async def write_everything(cluster: DevCluster) -> list[Worker]:
     """All writers of all processes, with a worker, the broker and the coordinator killed at one moment each."""
-    workers = [await Worker.start(cluster.url) for _ in range(PROCESSES)]
+    workers = [await Worker.start(cluster.url) for _ in range(PROCESSES - 1)]
+    workers.append(await Worker.start(cluster.url, writers=ENDLESS))  # else it might be through before it is killed
     async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         for worker in workers:
             group.create_task(worker.follow())
