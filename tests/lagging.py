@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -61,7 +62,7 @@ async def lagging(etcd: str, tmp_path: Path) -> AsyncIterator[tuple[InProcessClu
             store = stores[name] = HeldDecisions(store)
         return store
 
-    cluster = InProcessCluster(etcd, f"/lagging-{tmp_path.name}", tmp_path, wrap_store=wrap)
+    cluster = InProcessCluster(etcd, f"/lagging-{os.getpid()}-{tmp_path.name}", tmp_path, wrap_store=wrap)
     try:
         await cluster.start()
         await cluster.start_server("second", "broker")
