@@ -151,8 +151,8 @@ async def test_a_topic_in_use_is_not_deleted_without_force(cluster: InProcessClu
             await client.delete_topic(TOPIC)
         await producer.send(b"w", key="k")
     async with client.consumer(TOPIC, "s") as consumer:
-        await consumer.receive(timeout=10.0)
-        with pytest.raises(NotAllowed, match="0 producers and 2 consumers"):
+        await consumer.receive(timeout=10.0)  # of one of the segments; it may be on its way to the other one
+        with pytest.raises(NotAllowed, match=r"0 producers and [12] consumers"):
             await client.delete_topic(TOPIC)
         with pytest.raises(NotAllowed, match="subscription s"):
             await client.delete_subscription(TOPIC, "s")

@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 TOPIC = "topic://public/default/shared"
 ROOT = Path(__file__).parents[2]
-LEASE_S = 5.0
-"""Of the test clusters (`tests.processes`)."""
+LEASE_S = 15.0
+"""So long that half of it is no hand-over, also on a busy machine."""
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def test_whoever_dies_leaves_or_comes_back_costs_a_pause_and_no_message(tm
     """Seven segments on three brokers: SIGTERM of one, SIGKILL of another; both come back, and everything lies evenly
     again. A hand-over takes much less than a lease, a take-over one lease and little more."""
     async with (
-        process_cluster(tmp_path, brokers=3) as cluster,
+        process_cluster(tmp_path, brokers=3, flags=("--lease-ttl-s", f"{LEASE_S:g}")) as cluster,
         store_of(cluster) as store,
         txnclient.connect(cluster.url, timeout=60.0) as client,
         Traffic(client, TOPIC, segments=7) as traffic,
@@ -133,9 +133,7 @@ async def test_l3_paused_between_op_record_and_append_a_broker_wakes_fenced(tmp_
         sends = [producer.send_nowait(f"{key} paused".encode(), key=key, txn=txn) for key in keys_used]
         await asyncio.gather(*sends)  # two of them are stored by the successor
         assert not pause.exists(), "it has paused"
-        assert (await owners(store)).values() == {"broker-2": 4}.keys() or set((await owners(store)).values()) == {
-            "broker-2"
-        }
+        assert set((await owners(store)).values()) == {"broker-2"}
         await txn.commit()
         cluster.children["broker-1"].signal(signal.SIGCONT)
         expected = sorted(f"{key} {when}".encode() for key in keys_used for when in ("before", "paused"))

@@ -15,7 +15,7 @@ import pytest
 
 import txnclient
 from tests.processes import kill, process_cluster, read_all
-from tests.waiting import until_accepted
+from tests.waiting import until, until_accepted
 from txnctl.launch.dev import DevCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -126,4 +126,4 @@ async def test_c12_a_full_disk_is_told_read_and_emptied_and_then_goes_on(tmp_pat
         await until_taken(producer, b"after the trimming")
         left = await read_all(client, KEPT)
         assert left == [*kept, b"after the trimming"][-len(left) :]
-        assert (disk / "reserve").exists(), "set aside anew, now that there is room"
+        await until((disk / "reserve").exists, "what is set aside anew, now that there is room", within_s=20)

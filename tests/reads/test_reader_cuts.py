@@ -118,7 +118,7 @@ async def test_at_least_waits_until_the_store_has_come_to_it(
     lagging: tuple[InProcessCluster, HeldDecisions],
 ) -> None:
     cluster, _ = lagging
-    async with cluster.connect() as client, cluster.connect(timeout=1.0) as hasty:
+    async with cluster.connect() as client, cluster.connect(timeout=3.0) as hasty:
         await create(client)
         txn = await commit(client, b"known")
         at_least = (await client.snapshot(ORDERS)).revision + 1000
