@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,7 +15,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster import InProcessCluster
-from tests.waiting import until
+from tests.waiting import until, until_answer
 from txnctl.metrics.catalogue import catalogue, families
 from txnctl.metrics.metric import Metric, MetricKind, cumulative, largest
 from txnctl.metrics.of_process import SWEEPER
@@ -107,8 +107,9 @@ async def test_every_process_tells_every_metric_and_its_roles_fill_them(cluster:
             open_txn = await client.begin()
             await producer.send(b"held", txn=open_txn)
             await producer.send(b"behind")
-            control = scraped(cluster.servers["control"].server)
-            broker = scraped(cluster.servers["broker"].server)
+            server = cluster.servers["broker"].server
+            await until(lambda: value(scraped(server)["txnstore_visibility_lag_seconds"]) == 2, "the abort to be known")
+            control, broker = scraped(cluster.servers["control"].server), scraped(server)
             await open_txn.abort()
     for found in (control, broker):
         for metric in catalogue():
@@ -262,11 +263,10 @@ async def test_a_loop_that_does_not_turn_is_not_alive() -> None:
         answer_within_s=0.05,
     )
     try:
-        asking = asyncio.gather(ask(endpoint, "/healthz"), ask(endpoint, "/metrics"))
-        await asyncio.sleep(0)
-        time.sleep(0.3)  # the loop is blocked: that is the point
-        assert [code for code, _ in await asking] == [503, 503]
-        assert await ask(endpoint, "/healthz") == (200, "alive\n")
+        with ThreadPoolExecutor() as threads:
+            asking = [threads.submit(get, endpoint.address, path) for path in ("/healthz", "/metrics")]
+            assert [one.result()[0] for one in asking] == [503, 503]  # the loop is blocked: that is the point
+        await until_answer(lambda: ask(endpoint, "/healthz"), lambda told: told == (200, "alive\n"), "it to turn")
     finally:
         await endpoint.close()
 

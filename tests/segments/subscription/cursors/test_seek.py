@@ -214,8 +214,7 @@ async def test_a_crash_within_a_seek_leaves_the_cursor_before_or_behind_it(memor
     for value in "abc":
         await setting.producer.send(value)
     await consumer.wait(*"abc")
-    await consumer.ack(consumer.messages[0])
-    await consumer.ack(consumer.messages[2])
+    await consumer.ack(consumer.messages[0], consumer.messages[2])
     store: GatedStore = setting.node.store  # type: ignore[assignment]
     await until(lambda: any(_is_cursor(commit, setting.segment) for commit in store.sent))
     store.hold(lambda commit: _is_cursor(commit, setting.segment))

@@ -9,7 +9,7 @@ import pytest
 
 from segments.subscription.queue_subscription import QueueSubscription
 from tests.segments.brokering import Cluster, Consumer
-from tests.waiting import until
+from tests.waiting import until, until_turn
 from txnwire.errors import NotOwner
 
 
@@ -67,10 +67,11 @@ async def test_nobody_waits_for_delays_where_nobody_is_attached(memory_cluster: 
     producer, consumer = await client.producer(segment), await cluster.queue(client, segment)
     await producer.send("m")
     await consumer.wait("m")
-    await consumer.nack(*consumer.messages, delay_ms=100)
     subscription = await node.broker.segments[segment].subscriptions.load("jobs")
     assert isinstance(subscription, QueueSubscription)
-    assert subscription._timer is not None
+    nacking = asyncio.ensure_future(consumer.nack(*consumer.messages, delay_ms=100))
+    await until_turn(lambda: subscription._timer is not None, "the wait for its delay")  # long before its answer, maybe
+    await nacking
     await consumer.close()
     assert subscription._timer is None
     again = await cluster.queue(client, segment)
