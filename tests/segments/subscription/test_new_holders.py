@@ -64,6 +64,7 @@ async def test_p12_a_new_holder_begins_once_the_ack_that_it_waits_for_is_refused
     acking = asyncio.ensure_future(consumer.ack(consumer.messages[0], txn=txn))
     await until(lambda: store.waiting)
     successor = await cluster.subscribe(client, segment, consumer="c2", epoch=2)
+    await (await client.reader(segment)).wait(*"abc")
     await successor.wait()
     await cluster.abort(txn)
     store.open()
